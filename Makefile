@@ -1,0 +1,54 @@
+# Each target sets up what it needs: a virtual environment with the pinned dependencies of
+# requirements.lock, a Java for Spark among them. Nothing is done again while nothing changed.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: help demo test check lint types format bench clean lock
+
+help:  ## Show this list.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY)  ## Show Millrace at work.
+	@$(BIN)/millrace demo
+
+test: $(READY)  ## Run the tests, with the coverage of the model.
+	$(BIN)/pytest --cov --cov-fail-under=95
+
+check: lint types test  ## All that must be green: lint, types, tests, doctests.
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+format: $(READY)  ## Lay out the code and mend what ruff can.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## Measure, and write bench/RESULTS.md.
+	$(BIN)/python -m bench
+
+clean:  ## Remove everything that make made.
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage build dist spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf src/*.egg-info
+
+lock: $(READY)  ## Choose the newest versions that pyproject.toml allows.
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --upgrade \
+		--generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements.lock
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Millrace needs Python 3.11 or later; this is $$($(PYTHON) --version 2>&1)." \
+		"Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "Setting up .venv: this takes a minute or two, once."
+	@$(PYTHON) -m venv --clear .venv || \
+		{ echo "Python cannot make a virtual environment; on Debian: apt install python3-venv" >&2; exit 1; }
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $(READY)

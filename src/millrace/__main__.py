@@ -1,0 +1,5 @@
+"""`python -m millrace` is `millrace`."""
+
+from millrace.cli import app
+
+app()

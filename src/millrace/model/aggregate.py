@@ -1,0 +1,470 @@
+"""What is computed over the elements of a window: aggregates that merge.
+
+Each aggregate has one definition that every engine follows:
+
+- `partial(values, at)` is what one element contributes, `None` if nothing;
+- `merge(a, b)` puts two contributions together, in any order and grouping;
+- `result(partial)` is the answer, where `None` stands for no contribution at all;
+- `inverse(total, part)`, where it exists, takes a contribution back out.
+
+NULL is handled as in SQL: aggregates skip it, `count()` counts rows, and the answer over nothing
+is NULL except for counts (0) and collections (empty).
+"""
+
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import reduce
+from math import isnan, sqrt
+from typing import Any, ClassVar, TypeAlias
+
+from millrace.model.errors import refuse
+from millrace.model.schema import is_numeric
+
+Partial: TypeAlias = Any
+Values: TypeAlias = tuple[Any, ...]
+
+
+class Aggregate(ABC):
+    """One aggregate over the expressions in `arguments`, evaluated for each row."""
+
+    __slots__ = ()
+    name: ClassVar[str]
+    mergeable: ClassVar[bool] = True
+    invertible: ClassVar[bool] = False
+    numeric: ClassVar[bool] = False
+    """Whether the first argument must be a number."""
+
+    @property
+    @abstractmethod
+    def arguments(self) -> tuple[str, ...]:
+        """The SQL expressions whose values `partial` takes."""
+
+    def partial(self, values: Values, at: int) -> Partial | None:
+        """What one element contributes; nothing if one of its values is NULL."""
+        return None if any(value is None for value in values) else self.lift(values, at)
+
+    @abstractmethod
+    def lift(self, values: Values, at: int) -> Partial:
+        """The contribution of an element whose values are all there."""
+
+    @abstractmethod
+    def merge(self, a: Partial, b: Partial) -> Partial:
+        """Two contributions as one."""
+
+    def result(self, partial: Partial | None) -> Any:
+        """The answer."""
+        return None if partial is None else self.finish(partial)
+
+    def finish(self, partial: Partial) -> Any:
+        """The answer where something was contributed."""
+        return partial
+
+    def inverse(self, total: Partial, part: Partial) -> Partial | None:
+        """What is left of `total` without `part`, which was merged into it before."""
+        raise NotImplementedError(f"{self.name} cannot take a contribution back")
+
+    def result_type(self, types: Sequence[str]) -> str:
+        """The SQL type of the answer, from the types of the arguments."""
+        return types[0]
+
+    def combine(self, partials: Sequence[Partial | None]) -> Partial | None:
+        """All contributions as one."""
+        given = [partial for partial in partials if partial is not None]
+        return reduce(self.merge, given) if given else None
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(self.arguments)})"
+
+
+@dataclass(frozen=True, slots=True)
+class OfOne(Aggregate):
+    """An aggregate over one expression."""
+
+    argument: str
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return (self.argument,)
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Aggregate):
+    """How many rows, or how many values that are not NULL."""
+
+    argument: str | None = None
+    name: ClassVar[str] = "count"
+    invertible: ClassVar[bool] = True
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return () if self.argument is None else (self.argument,)
+
+    def lift(self, values: Values, at: int) -> int:
+        return 1
+
+    def merge(self, a: int, b: int) -> int:
+        return a + b
+
+    def result(self, partial: int | None) -> int:
+        return partial or 0
+
+    def inverse(self, total: int, part: int) -> int | None:
+        return total - part or None
+
+    def result_type(self, types: Sequence[str]) -> str:
+        return "BIGINT"
+
+
+@dataclass(frozen=True, slots=True)
+class CountIf(Count):
+    """How many rows fulfil a condition."""
+
+    name: ClassVar[str] = "count_if"
+
+    def lift(self, values: Values, at: int) -> int:
+        return int(bool(values[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Sum(OfOne):
+    """The sum. A partial is (sum, how many), so that taking all back leaves NULL, not 0."""
+
+    name: ClassVar[str] = "sum"
+    invertible: ClassVar[bool] = True
+    numeric: ClassVar[bool] = True
+
+    def lift(self, values: Values, at: int) -> tuple[Any, int]:
+        return values[0], 1
+
+    def merge(self, a: tuple[Any, int], b: tuple[Any, int]) -> tuple[Any, int]:
+        return a[0] + b[0], a[1] + b[1]
+
+    def finish(self, partial: tuple[Any, int]) -> Any:
+        return partial[0]
+
+    def inverse(self, total: tuple[Any, int], part: tuple[Any, int]) -> tuple[Any, int] | None:
+        left = total[1] - part[1]
+        return (total[0] - part[0], left) if left else None
+
+    def result_type(self, types: Sequence[str]) -> str:
+        return types[0] if types[0].startswith(("DECIMAL", "UNKNOWN")) else _widest(types[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Mean(Sum):
+    """The arithmetic mean."""
+
+    name: ClassVar[str] = "mean"
+
+    def finish(self, partial: tuple[Any, int]) -> float:
+        return float(partial[0] / partial[1])
+
+    def result_type(self, types: Sequence[str]) -> str:
+        return "DOUBLE"
+
+
+@dataclass(frozen=True, slots=True)
+class Variance(OfOne):
+    """The sample variance. A partial is (count, mean, sum of squared distances from the mean)."""
+
+    name: ClassVar[str] = "variance"
+    numeric: ClassVar[bool] = True
+
+    def lift(self, values: Values, at: int) -> tuple[int, float, float]:
+        return 1, float(values[0]), 0.0
+
+    def merge(self, a: tuple[int, float, float], b: tuple[int, float, float]) -> tuple[int, float, float]:
+        # Adding up squares instead would lose the small differences of large values.
+        count, apart = a[0] + b[0], b[1] - a[1]
+        return count, a[1] + apart * b[0] / count, a[2] + b[2] + apart * apart * a[0] * b[0] / count
+
+    def finish(self, partial: tuple[int, float, float]) -> float | None:
+        return partial[2] / (partial[0] - 1) if partial[0] > 1 else None
+
+    def result_type(self, types: Sequence[str]) -> str:
+        return "DOUBLE"
+
+
+@dataclass(frozen=True, slots=True)
+class StdDev(Variance):
+    """The sample standard deviation."""
+
+    name: ClassVar[str] = "stddev"
+
+    def finish(self, partial: tuple[int, float, float]) -> float | None:
+        return sqrt(partial[2] / (partial[0] - 1)) if partial[0] > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Min(OfOne):
+    """The least value; NaN is greater than any other."""
+
+    name: ClassVar[str] = "min"
+
+    def lift(self, values: Values, at: int) -> Any:
+        return values[0]
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return min(a, b, key=sort_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Max(Min):
+    """The greatest value; NaN is greater than any other."""
+
+    name: ClassVar[str] = "max"
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return max(a, b, key=sort_key)
+
+
+@dataclass(frozen=True, slots=True)
+class First(OfOne):
+    """The value that is earliest in event time; the least, if several are."""
+
+    name: ClassVar[str] = "first"
+
+    def lift(self, values: Values, at: int) -> tuple[int, Any]:
+        return at, values[0]
+
+    def merge(self, a: tuple[int, Any], b: tuple[int, Any]) -> tuple[int, Any]:
+        return min(a, b, key=_by_time)
+
+    def finish(self, partial: tuple[int, Any]) -> Any:
+        return partial[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Last(First):
+    """The value that is latest in event time; the greatest, if several are."""
+
+    name: ClassVar[str] = "last"
+
+    def merge(self, a: tuple[int, Any], b: tuple[int, Any]) -> tuple[int, Any]:
+        return max(a, b, key=_by_time)
+
+
+@dataclass(frozen=True, slots=True)
+class Collect(OfOne):
+    """All values, sorted."""
+
+    name: ClassVar[str] = "collect"
+
+    def lift(self, values: Values, at: int) -> tuple[Any, ...]:
+        return (values[0],)
+
+    def merge(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(heapq.merge(a, b, key=sort_key))
+
+    def result(self, partial: tuple[Any, ...] | None) -> list[Any]:
+        return list(partial or ())
+
+    def result_type(self, types: Sequence[str]) -> str:
+        return f"ARRAY<{types[0]}>"
+
+
+@dataclass(frozen=True, slots=True)
+class CollectSet(Collect):
+    """The different values, sorted."""
+
+    name: ClassVar[str] = "collect_set"
+
+    def merge(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+        distinct = {sort_key(value): value for value in (*a, *b)}
+        return tuple(distinct[key] for key in sorted(distinct))
+
+
+@dataclass(frozen=True, slots=True)
+class TopK(Aggregate):
+    """The `k` greatest values, or the values with the `k` greatest `by`, greatest first."""
+
+    argument: str
+    k: int
+    by: str | None = None
+    name: ClassVar[str] = "top_k"
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return (self.argument,) if self.by is None else (self.argument, self.by)
+
+    def lift(self, values: Values, at: int) -> tuple[tuple[Any, ...], ...]:
+        return ((values[-1], values[0]),)
+
+    def merge(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(heapq.nlargest(self.k, (*a, *b), key=lambda pair: (sort_key(pair[0]), sort_key(pair[1]))))
+
+    def result(self, partial: tuple[Any, ...] | None) -> list[Any]:
+        return [value for _, value in partial or ()]
+
+    def result_type(self, types: Sequence[str]) -> str:
+        return f"ARRAY<{types[0]}>"
+
+    def __str__(self) -> str:
+        return f"top_k({self.argument}, {self.k}{f', by={self.by}' if self.by else ''})"
+
+
+@dataclass(frozen=True, slots=True)
+class Fold(Aggregate):
+    """A user's own aggregate: `start`, then `add(state, value)` for each value as it arrives.
+
+    With `join` two states can become one. Without it the values themselves are kept, in order of
+    arrival, and sessions, which put together what did not arrive together, are refused.
+    """
+
+    argument: str
+    start: Any
+    add: Callable[[Any, Any], Any]
+    join: Callable[[Any, Any], Any] | None = None
+    answer: Callable[[Any], Any] | None = None
+    type: str = "UNKNOWN"
+    name: ClassVar[str] = "fold"
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return (self.argument,)
+
+    @property
+    def mergeable(self) -> bool:  # type: ignore[override]
+        """Whether states can be put together in any order."""
+        return self.join is not None
+
+    def lift(self, values: Values, at: int) -> Any:
+        return self.add(deepcopy(self.start), values[0]) if self.join else (values[0],)
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return self.join(a, b) if self.join else a + b
+
+    def result(self, partial: Any | None) -> Any:
+        state = self._state(partial)
+        return self.answer(state) if self.answer else state
+
+    def _state(self, partial: Any | None) -> Any:
+        if self.join is None:
+            return reduce(self.add, partial or (), deepcopy(self.start))
+        return self.start if partial is None else partial
+
+    def result_type(self, types: Sequence[str]) -> str:
+        return self.type
+
+    def __str__(self) -> str:
+        return f"fold({self.argument}, {getattr(self.add, '__name__', 'function')})"
+
+
+def count(column: str | None = None) -> Count:
+    """How many rows, or how many that have a value in `column`."""
+    return Count(None if column in (None, "*") else _expression(column, "count"))
+
+
+def count_if(condition: str) -> CountIf:
+    """How many rows fulfil the condition."""
+    return CountIf(_expression(condition, "count_if"))
+
+
+def sum_(column: str) -> Sum:
+    """The sum of the values."""
+    return Sum(_expression(column, "sum"))
+
+
+def min_(column: str) -> Min:
+    """The least of the values."""
+    return Min(_expression(column, "min"))
+
+
+def max_(column: str) -> Max:
+    """The greatest of the values."""
+    return Max(_expression(column, "max"))
+
+
+def mean(column: str) -> Mean:
+    """The arithmetic mean of the values."""
+    return Mean(_expression(column, "mean"))
+
+
+def variance(column: str) -> Variance:
+    """The sample variance of the values; NULL for fewer than two."""
+    return Variance(_expression(column, "variance"))
+
+
+def stddev(column: str) -> StdDev:
+    """The sample standard deviation of the values; NULL for fewer than two."""
+    return StdDev(_expression(column, "stddev"))
+
+
+def first(column: str) -> First:
+    """The value that is earliest in event time."""
+    return First(_expression(column, "first"))
+
+
+def last(column: str) -> Last:
+    """The value that is latest in event time."""
+    return Last(_expression(column, "last"))
+
+
+def collect(column: str) -> Collect:
+    """All values, as a sorted list."""
+    return Collect(_expression(column, "collect"))
+
+
+def collect_set(column: str) -> CollectSet:
+    """The different values, as a sorted list."""
+    return CollectSet(_expression(column, "collect_set"))
+
+
+def top_k(column: str, k: int, by: str | None = None) -> TopK:
+    """The `k` greatest values of `column`, or its values where `by` is greatest."""
+    return TopK(_expression(column, "top_k"), positive(k, "top_k"), None if by is None else _expression(by, "top_k"))
+
+
+def fold(
+    column: str,
+    start: Any,
+    add: Callable[[Any, Any], Any],
+    merge: Callable[[Any, Any], Any] | None = None,
+    result: Callable[[Any], Any] | None = None,
+    type: str = "UNKNOWN",
+) -> Fold:
+    """An aggregate of your own: `fold("v", 1, lambda product, v: product * v)`.
+
+    Give `merge`, which puts two states together, to use it in session windows.
+    """
+    for what, function in (("add", add), ("merge", merge), ("result", result)):
+        if function is not None and not callable(function):
+            raise refuse(f"{what}= of fold() must be a function, not {function!r}")
+    return Fold(_expression(column, "fold"), start, add, merge, result, type)
+
+
+def sort_key(value: Any) -> tuple[bool, Any]:
+    """Order values as Spark does: NaN after every other number."""
+    return (True, 0) if isinstance(value, float) and isnan(value) else (False, value)
+
+
+def positive(number: int, where: str) -> int:
+    """Check a count that must be at least 1."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise refuse(f"{where}() takes a whole number of at least 1, not {number!r}")
+    return number
+
+
+def check_types(aggregate: Aggregate, types: Sequence[str]) -> None:
+    """Refuse an aggregate over values it makes no sense for."""
+    if aggregate.numeric and not is_numeric(types[0]):
+        raise refuse(f"{aggregate} needs numbers, but {aggregate.arguments[0]} is {types[0]}")
+    if isinstance(aggregate, CountIf) and types[0] not in ("BOOLEAN", "UNKNOWN"):
+        raise refuse(f"{aggregate} needs a condition, but {aggregate.arguments[0]} is {types[0]}")
+
+
+def _expression(value: str | None, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise refuse(f"{where}() takes the name of a column or an SQL expression, not {value!r}")
+    return value
+
+
+def _by_time(partial: tuple[int, Any]) -> tuple[int, tuple[bool, Any]]:
+    return partial[0], sort_key(partial[1])
+
+
+def _widest(type: str) -> str:
+    return "DOUBLE" if type in ("DOUBLE", "FLOAT") else "BIGINT"

@@ -1,0 +1,84 @@
+"""Time as Millrace keeps it: whole microseconds, instants counted from 1970 in UTC."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+from millrace.model.errors import refuse
+
+SECOND = 1_000_000
+BEGINNING_OF_TIME = -(2**63)
+END_OF_TIME = 2**63 - 1
+"""The watermark of an input that is over. It is past the end of every window, the global one too."""
+
+_UNITS = {
+    "us": 1,
+    "ms": 1_000,
+    "s": SECOND,
+    "m": 60 * SECOND,
+    "h": 3_600 * SECOND,
+    "d": 86_400 * SECOND,
+    "w": 7 * 86_400 * SECOND,
+}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+Duration: TypeAlias = str | timedelta
+"""How users write one: `"500ms"`, `"10s"`, `"1h30m"`, or a timedelta."""
+
+
+def parse_duration(value: Duration, what: str = "duration") -> int:
+    """Read a duration as microseconds.
+
+    >>> parse_duration("1h30m") == 5400 * SECOND
+    True
+    """
+    if isinstance(value, timedelta):
+        if value < timedelta(0):
+            raise refuse(f"{what} must not be negative, but is {value}")
+        return value // _MICROSECOND
+    if not isinstance(value, str):
+        raise refuse(f"{what} {value!r} has no unit; write it like '500ms', '10s', '2m', '1h' or '1d'")
+    text = value.replace(" ", "")
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise refuse(f"{what} {value!r} does not parse; write it like '500ms', '10s', '2m', '1h' or '1d'")
+    return sum(round(float(number) * _UNITS[unit]) for number, unit in parts)
+
+
+def parse_positive(value: Duration, what: str) -> int:
+    """Read a duration that must be longer than nothing."""
+    length = parse_duration(value, what)
+    if length <= 0:
+        raise refuse(f"{what} must be longer than 0, not {value!r}")
+    return length
+
+
+def format_duration(length: int) -> str:
+    """Write microseconds the way they are read back.
+
+    >>> format_duration(5400 * SECOND), format_duration(0), format_duration(1500)
+    ('1h30m', '0s', '1ms500us')
+    """
+    parts = []
+    for unit in ("d", "h", "m", "s", "ms", "us"):
+        count, length = divmod(length, _UNITS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+def to_instant(value: object) -> int:
+    """Microseconds since 1970 of a timestamp value; a datetime without a zone is taken as UTC."""
+    if isinstance(value, datetime):
+        aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+        return (aware - _EPOCH) // _MICROSECOND
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise refuse(f"{value!r} is not a timestamp")
+
+
+def to_datetime(instant: int) -> datetime:
+    """The same instant as a datetime in UTC."""
+    return _EPOCH + timedelta(microseconds=instant)

@@ -1,0 +1,153 @@
+"""A pipeline as people read it: its flow as text, and as a picture for notebooks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from millrace.model.duration import format_duration
+from millrace.model.query import Query
+from millrace.model.stream import Dedup, EventTime, Join, Select, Source, Stream, Union, Where, WithColumns, parents
+
+if TYPE_CHECKING:
+    from millrace.model.pipeline import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of the flow and the steps before it."""
+
+    verb: str
+    detail: str
+    inputs: tuple["Stage", ...] = ()
+
+
+def stages(pipeline: "Pipeline") -> tuple[Stage, ...]:
+    """The last stage of each view and sink, with all before it."""
+    last = [Stage("view", f"{name} ({query.schema})", (_of(query),)) for name, query in pipeline.views.items()]
+    last += [Stage("sink", str(output.sink), (_of(output.of),)) for output in pipeline.sinks]
+    return tuple(last)
+
+
+def as_text(pipeline: "Pipeline") -> str:
+    """The flow, source first; the sides of a union are indented."""
+    lines = [f"pipeline {pipeline.name}"]
+    for stage in stages(pipeline):
+        lines.append("")
+        lines.extend(_lines(stage, "  "))
+    return "\n".join(lines)
+
+
+def _lines(stage: Stage, indent: str) -> Iterator[str]:
+    if len(stage.inputs) == 1:
+        yield from _lines(stage.inputs[0], indent)
+    else:
+        for number, before in enumerate(stage.inputs, 1):
+            yield f"{indent}side {number}"
+            yield from _lines(before, indent + "  ")
+    yield f"{indent}{stage.verb:<11} {stage.detail}"
+
+
+def _of(node: Stream | Query) -> Stage:
+    if isinstance(node, Query):
+        return _of_query(node)
+    return Stage(*_words(node), tuple(map(_of, parents(node))))
+
+
+def _of_query(query: Query) -> Stage:
+    stage = _of(query.stream)
+    lateness = f", lateness {format_duration(query.lateness)}" if query.lateness else ""
+    steps = [
+        ("group by", ", ".join(query.keys)),
+        ("window", f"{query.windowing}{lateness}"),
+        ("trigger", str(query.trigger)),
+        ("panes", str(query.mode)),
+        ("aggregate", ", ".join(f"{name} = {aggregate}" for name, aggregate in query.aggregates.items())),
+    ]
+    for verb, detail in steps:
+        if detail:
+            stage = Stage(verb, detail, (stage,))
+    return stage
+
+
+def _words(stream: Stream) -> tuple[str, str]:
+    match stream:
+        case Source(kind=kind, name=name, schema=schema):
+            return "source", f"{kind} {name} ({schema})"
+        case Where(condition=condition):
+            return "where", str(condition)
+        case Select(columns=columns):
+            return "select", ", ".join(name if str(sql) == f"`{name}`" else f"{sql} AS {name}" for name, sql in columns)
+        case WithColumns(columns=columns):
+            return "with", ", ".join(f"{sql} AS {name}" for name, sql in columns)
+        case Dedup(by=by, within=within):
+            return "dedup", ", ".join(by) + (f" within {format_duration(within)}" if within else "")
+        case Union(parents=sides):
+            return "union", f"{len(sides)} streams"
+        case Join(table=table, on=on, how=how):
+            return "join", f"{how} with {table.name} on {', '.join(on)}"
+        case EventTime(column=column, estimator=estimator):
+            idle = f", idle after {format_duration(estimator.idle)}" if estimator.idle else ""
+            return "event time", f"{column}, {estimator.policy}{idle}"
+    raise TypeError(f"{type(stream).__name__} is not a kind of stream")
+
+
+# The picture: boxes in columns, one column for each path from a source, joined by lines.
+
+_WIDTH, _HEIGHT, _GAP = 300, 44, 22
+_COLOURS = {"source": "#dbeafe", "view": "#dcfce7", "sink": "#dcfce7", "aggregate": "#fef9c3"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    stage: Stage
+    x: float
+    y: float
+
+
+def as_svg(pipeline: "Pipeline") -> str:
+    """The flow from top to bottom as a picture that needs nothing else to be shown."""
+    boxes: list[_Box] = []
+    lines: list[tuple[_Box, _Box]] = []
+    column = 0
+    for stage in stages(pipeline):
+        column += _place(stage, column, boxes, lines)
+    width = column * (_WIDTH + _GAP) + _GAP
+    height = max(box.y for box in boxes) + _HEIGHT + _GAP
+    drawn = [_line(upper, lower) for upper, lower in lines] + [_box(box) for box in boxes]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">'
+        f"<title>{escape(pipeline.name)}</title>{''.join(drawn)}</svg>"
+    )
+
+
+def _place(stage: Stage, column: int, boxes: list[_Box], lines: list[tuple[_Box, _Box]]) -> int:
+    """Lay out a stage below its inputs, from this column on; how many columns that takes."""
+    taken, above = 0, []
+    for before in stage.inputs:
+        taken += _place(before, column + taken, boxes, lines)
+        above.append(boxes[-1])
+    taken = max(taken, 1)
+    x = _GAP + (column + (taken - 1) / 2) * (_WIDTH + _GAP)
+    y = max((box.y + _HEIGHT for box in above), default=0) + _GAP
+    box = _Box(stage, x, y)
+    boxes.append(box)
+    lines.extend((upper, box) for upper in above)
+    return taken
+
+
+def _box(box: _Box) -> str:
+    colour = _COLOURS.get(box.stage.verb, "#f3f4f6")
+    detail = box.stage.detail if len(box.stage.detail) <= 46 else box.stage.detail[:45] + "…"
+    return (
+        f"<g><title>{escape(box.stage.detail)}</title>"
+        f'<rect x="{box.x}" y="{box.y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6" fill="{colour}" stroke="#6b7280"/>'
+        f'<text x="{box.x + 10}" y="{box.y + 18}" font-weight="bold" fill="#111827">{escape(box.stage.verb)}</text>'
+        f'<text x="{box.x + 10}" y="{box.y + 35}" fill="#374151">{escape(detail)}</text></g>'
+    )
+
+
+def _line(upper: _Box, lower: _Box) -> str:
+    start, end = upper.x + _WIDTH / 2, lower.x + _WIDTH / 2
+    return f'<path d="M{start},{upper.y + _HEIGHT} L{end},{lower.y}" stroke="#6b7280" fill="none"/>'

@@ -1,0 +1,149 @@
+"""A pipeline: queries with names, and where their answers go."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from millrace.model import explain
+from millrace.model.errors import Place, caller, refuse, unknown
+from millrace.model.query import Query, Windowed
+from millrace.model.stream import Source, Stream, sources
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class FileSink:
+    """Files in a folder, a few for each micro-batch."""
+
+    path: str
+    format: str
+
+    def __str__(self) -> str:
+        return f"{self.format} files in {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSink:
+    """A topic of the log; panes carry their diff."""
+
+    topic: str
+
+    def __str__(self) -> str:
+        return f"topic {self.topic}"
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSink:
+    """A function of the user's, called with the rows of each micro-batch and its id."""
+
+    function: Callable[[list[Mapping[str, Any]], int], None]
+
+    def __str__(self) -> str:
+        return f"function {getattr(self.function, '__name__', 'without a name')}"
+
+
+Sink: TypeAlias = FileSink | TopicSink | FunctionSink
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What goes to a sink."""
+
+    of: Stream | Query
+    sink: Sink
+    place: Place = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Named views, and sinks, that run together. A pipeline is a value: building it starts nothing."""
+
+    name: str
+    views: Mapping[str, Query] = field(default_factory=dict)
+    """Queries by name."""
+    sinks: Iterable[Output] = ()
+    """What `query.to(sink)` and `stream.to(sink)` give."""
+    place: Place = field(default_factory=caller, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check the whole."""
+        _identifier(self.name, "pipeline")
+        object.__setattr__(self, "views", dict(self.views))
+        object.__setattr__(self, "sinks", tuple(self.sinks))
+        if not self.views and not self.sinks:
+            raise refuse(f"pipeline {self.name!r} computes nothing; give it views={{'name': query}} or sinks=[...]")
+        for view, query in self.views.items():
+            _identifier(view, "view")
+            _check_query(view, query)
+        for output in self.sinks:
+            if not isinstance(output, Output):
+                raise refuse(f"sinks= takes what query.to(sink) gives, not {output!r}")
+        self._check_sources()
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Every source the pipeline reads, once."""
+        read = [query.stream for query in self.views.values()]
+        read += [output.of if isinstance(output.of, Stream) else output.of.stream for output in self.sinks]
+        return tuple(dict.fromkeys(source for stream in read for source in sources(stream)))
+
+    def explain(self) -> str:
+        """The flow as text."""
+        return explain.as_text(self)
+
+    def _repr_svg_(self) -> str:
+        """The flow as a picture, which notebooks show."""
+        return explain.as_svg(self)
+
+    def _check_sources(self) -> None:
+        seen: dict[tuple[str, str], Source] = {}
+        for source in self.sources:
+            other = seen.setdefault((source.kind, source.name), source)
+            if other != source:
+                raise refuse(
+                    f"{source.kind} {source.name!r} is read with two schemas: "
+                    f"({other.schema}) at {other.place} and ({source.schema}) at {source.place}"
+                )
+
+
+def to_files(path: str, format: str = "parquet") -> FileSink:
+    """Write to files in a folder."""
+    if format not in ("parquet", "json"):
+        raise refuse(unknown("file format", format, ("parquet", "json")))
+    return FileSink(str(path), format)
+
+
+def to_topic(topic: str) -> TopicSink:
+    """Write to a topic of the log."""
+    return TopicSink(topic)
+
+
+def to_function(function: Callable[[list[Mapping[str, Any]], int], None]) -> FunctionSink:
+    """Call a function with the rows of each micro-batch and its id."""
+    if not callable(function):
+        raise refuse(f"to_function() takes a function of (rows, batch id), not {function!r}")
+    return FunctionSink(function)
+
+
+def send(of: Stream | Query, sink: Sink) -> Output:
+    """What `stream.to(sink)` and `query.to(sink)` do."""
+    if not isinstance(sink, Sink):
+        raise refuse(f"to() takes a sink such as to_files('out') or to_topic('plays'), not {sink!r}")
+    return Output(of, sink, caller())
+
+
+def _check_query(view: str, query: object) -> None:
+    if isinstance(query, Windowed):
+        raise refuse(f"view {view!r} is not complete: call .aggregate(...) on it", query.place)
+    if isinstance(query, Stream):
+        raise refuse(f"view {view!r} has no aggregate; send a plain stream to a sink instead", query.place)
+    if not isinstance(query, Query):
+        raise refuse(f"view {view!r} takes a query, not {query!r}")
+
+
+def _identifier(name: object, what: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise refuse(f"a {what} is named with letters, digits and _, not {name!r}")
+    return name

@@ -1,0 +1,178 @@
+"""Windowed aggregations: what is computed, where in event time, when, and how it is corrected."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from millrace.model.aggregate import Aggregate, First, check_types
+from millrace.model.duration import Duration, parse_duration
+from millrace.model.errors import Place, caller, refuse
+from millrace.model.expression import Expression, parse_expression
+from millrace.model.pane import Mode
+from millrace.model.schema import Column, Schema
+from millrace.model.stream import EventTime, Stream, find_event_time
+from millrace.model.trigger import Trigger, default, is_trigger
+from millrace.model.window import Count, Global, Session, Windowing
+
+if TYPE_CHECKING:
+    from millrace.model.pipeline import Output, Sink
+
+WINDOW_COLUMNS = (Column("window_start", "TIMESTAMP"), Column("window_end", "TIMESTAMP"))
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """A computation that is still being described; `aggregate` completes it."""
+
+    stream: Stream
+    place: Place = field(compare=False, repr=False)
+    keys: tuple[str, ...] = ()
+    windowing: Windowing | None = None
+    lateness: int = 0
+    when: Trigger | None = None
+    mode: Mode | None = None
+
+    def group_by(self, *keys: str) -> "Windowed":
+        """Compute for each combination of values of these columns."""
+        if self.keys:
+            raise refuse("group_by() was called already; give it all the columns at once")
+        if not keys:
+            raise refuse("group_by() needs at least one column; leave it out to compute over the whole stream")
+        for name in keys:
+            self.stream.schema.type_of(name)
+        if len(set(keys)) < len(keys):
+            raise refuse("group_by() names a column twice")
+        return replace(self, keys=keys)
+
+    def window(self, windowing: Windowing, lateness: Duration = "0s") -> "Windowed":
+        """Say where in event time: `window(fixed("1h"), lateness="1d")`.
+
+        Events that come after their window closed are still taken in for `lateness` of event time.
+        """
+        if not isinstance(windowing, Windowing):
+            raise refuse(f"window() takes windows such as fixed('1h') or session('30m'), not {windowing!r}")
+        if self.windowing is not None:
+            raise refuse("window() was called already; a computation has one kind of window")
+        allowed = parse_duration(lateness, "lateness")
+        if allowed and isinstance(windowing, Global):
+            raise refuse("lateness on a global window means nothing: it never closes; leave it out")
+        if allowed and isinstance(windowing, Count):
+            raise refuse("lateness on a count window means nothing: it does not go by event time; leave it out")
+        if not isinstance(windowing, Global | Count) and find_event_time(self.stream) is None:
+            raise refuse(f"{windowing} goes by event time; call .event_time(column, delay=...) before it")
+        return replace(self, windowing=windowing, lateness=allowed)
+
+    def trigger(self, when: Trigger) -> "Windowed":
+        """Say when answers appear: `trigger(on.watermark(early=on.every("10s"), late=on.each()))`."""
+        if not is_trigger(when):
+            raise refuse(f"trigger() takes a trigger such as on.every('10s'), not {when!r}")
+        if self.when is not None:
+            raise refuse("trigger() was called already; combine triggers with on.any_of(...) or on.in_order(...)")
+        return replace(self, when=when)
+
+    def discarding(self) -> "Windowed":
+        """Let each pane hold only what arrived since the last one."""
+        return self._in_mode(Mode.DISCARDING)
+
+    def accumulating(self) -> "Windowed":
+        """Let each pane hold everything so far; it replaces the last one."""
+        return self._in_mode(Mode.ACCUMULATING)
+
+    def retracting(self) -> "Windowed":
+        """Let each pane hold everything so far, and take back what was said before it."""
+        return self._in_mode(Mode.RETRACTING)
+
+    def aggregate(self, **aggregates: Aggregate) -> "Query":
+        """Say what is computed, by name: `aggregate(plays=count(), listeners=approx_distinct("user"))`."""
+        if self.windowing is None:
+            raise refuse("say where in event time before aggregating: .window(fixed('1h')) or .window(global_())")
+        if self.when is not None and self.mode is None:
+            raise refuse(
+                f"the trigger {self.when} may answer more than once for a window; say how its panes relate: "
+                ".discarding(), .accumulating() or .retracting()"
+            )
+        if not aggregates:
+            raise refuse("aggregate() needs at least one aggregate, such as plays=count()")
+        computed = []
+        for name, aggregate in aggregates.items():
+            computed.append(Computed(name, aggregate, self._arguments(name, aggregate)))
+        return Query(
+            self.stream,
+            self.keys,
+            self.windowing,
+            self.lateness,
+            self.when or default(),
+            self.mode or Mode.ACCUMULATING,
+            tuple(computed),
+            caller(),
+        )
+
+    def _in_mode(self, mode: Mode) -> "Windowed":
+        if self.mode is not None:
+            raise refuse(f"panes are {self.mode} already; they cannot be {mode} too")
+        return replace(self, mode=mode)
+
+    def _arguments(self, name: str, aggregate: Aggregate) -> tuple[Expression, ...]:
+        if not isinstance(aggregate, Aggregate):
+            raise refuse(f"{name}= takes an aggregate such as count() or sum('ms'), not {aggregate!r}")
+        if name in self.keys or name in (column.name for column in WINDOW_COLUMNS):
+            raise refuse(f"{name!r} is a column of the result already; call the aggregate something else")
+        if isinstance(self.windowing, Session) and not aggregate.mergeable:
+            raise refuse(
+                f"{name}={aggregate} cannot merge, but sessions do; give the fold merge=, or use another window"
+            )
+        if isinstance(aggregate, First) and find_event_time(self.stream) is None:
+            raise refuse(f"{name}={aggregate} goes by event time; call .event_time(column, delay=...) before it")
+        arguments = tuple(parse_expression(sql, self.stream.schema) for sql in aggregate.arguments)
+        check_types(aggregate, [argument.type for argument in arguments])
+        return arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """One aggregate of a query: its name, and its arguments over the columns of the stream."""
+
+    name: str
+    aggregate: Aggregate
+    arguments: tuple[Expression, ...]
+
+    @property
+    def column(self) -> Column:
+        """The column of the result."""
+        return Column(self.name, self.aggregate.result_type([argument.type for argument in self.arguments]))
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A complete windowed aggregation: what, where, when and how."""
+
+    stream: Stream
+    keys: tuple[str, ...]
+    windowing: Windowing
+    lateness: int
+    trigger: Trigger
+    mode: Mode
+    computed: tuple[Computed, ...]
+    place: Place = field(compare=False, repr=False)
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the answers: keys, window, aggregates."""
+        keys = tuple(Column(name, self.stream.schema.type_of(name)) for name in self.keys)
+        return Schema((*keys, *WINDOW_COLUMNS, *(computed.column for computed in self.computed)))
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """The event time it goes by; count and global windows may do without."""
+        return find_event_time(self.stream)
+
+    @property
+    def aggregates(self) -> Mapping[str, Aggregate]:
+        """The aggregates by name."""
+        return {computed.name: computed.aggregate for computed in self.computed}
+
+    def to(self, sink: "Sink") -> "Output":
+        """Send the panes of this query to a sink of a pipeline."""
+        from millrace.model.pipeline import send
+
+        return send(self, sink)

@@ -1,0 +1,415 @@
+"""The meaning of a query, in plain Python: one key and window at a time, slow and without cleverness.
+
+Every other engine must agree with this file, and this file with TRANSCRIPTS.md, whose rules are
+named where they are carried out. It is driven in steps: `input` brings a bundle of rows, `watermark`
+and `clock` let event time and processing time pass. Each step returns the panes it produced.
+
+    engine = Reference(query)
+    panes = engine.input(rows) + engine.watermark(12 * SECOND)
+
+It opens with the triggers: how far one has come (`Arm`), what it looks at (`Look`), whether it is
+ready (`ready`) and what a firing does to it (`fire`). The windows follow, in `Reference`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME, to_instant
+from millrace.model.pane import Mode, Pane, Timing
+from millrace.model.query import Query
+from millrace.model.rows import DeadLetter, Rows, one_nan
+from millrace.model.trigger import (
+    After,
+    AllOf,
+    AnyOf,
+    Elements,
+    Every,
+    InOrder,
+    Never,
+    Repeat,
+    Trigger,
+    Until,
+    Watermark,
+)
+from millrace.model.window import Count, Row, Session, Window
+
+Key: TypeAlias = tuple[Any, ...]
+
+
+# --- Triggers -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """How far a trigger has come in one window."""
+
+    finished: bool = False
+    on_time: bool = False
+    """For `watermark`: its firing at the close of the window is behind it."""
+    parts: tuple["Arm", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a trigger sees of its window when it is evaluated."""
+
+    new: int
+    """How many elements no pane has held yet."""
+    first: int
+    """When the first of them arrived, on the clock."""
+    clock: int
+    closed: bool
+    closing: bool
+    """Whether it is this very step that closed the window."""
+    expired: bool
+
+
+def armed(trigger: Trigger) -> Arm:
+    """A trigger at its start."""
+    return Arm(parts=tuple(map(armed, _parts(trigger))))
+
+
+def ready(trigger: Trigger, arm: Arm, look: Look) -> bool:
+    """Whether the trigger wants to fire: the table of TRANSCRIPTS.md."""
+    if arm.finished:
+        return False
+    match trigger:
+        case Elements(count):
+            return look.new >= count
+        case After(delay):
+            return look.new > 0 and look.clock >= look.first + delay
+        case Every(period):
+            return look.new > 0 and look.clock // period > look.first // period
+        case Never():
+            return False
+        case Watermark(early, late):
+            if not look.closed:
+                return early is not None and ready(early, arm.parts[0], look)
+            if arm.on_time and late is not None:
+                return ready(late, arm.parts[1], look)
+            # Rule 3: where the window was closed before its first element came, there is no firing
+            # on time to wait for.
+            return look.closing or look.new > 0
+        case Repeat(part):
+            return ready(part, arm.parts[0], look)
+        case AnyOf(parts):
+            return any(ready(part, state, look) for part, state in zip(parts, arm.parts, strict=True))
+        case AllOf(parts):
+            return all(state.finished or ready(part, state, look) for part, state in zip(parts, arm.parts, strict=True))
+        case InOrder(parts):
+            place = _place(arm)
+            return ready(parts[place], arm.parts[place], look)
+        case Until(part, end):
+            return ready(end, arm.parts[1], look) or ready(part, arm.parts[0], look)
+
+
+def fire(trigger: Trigger, arm: Arm, look: Look) -> Arm:
+    """How far a ready trigger is after it fired."""
+    match trigger:
+        case Elements() | After():
+            return Arm(finished=True)
+        case Watermark(early, late):
+            if not look.closed and early is not None:
+                return replace(arm, parts=(_again(early, arm.parts[0], look), *arm.parts[1:]))
+            if arm.on_time and late is not None:
+                return replace(arm, parts=(*arm.parts[:1], _again(late, arm.parts[1], look)))
+            return replace(arm, on_time=True, finished=late is None)
+        case Repeat(part):
+            return replace(arm, parts=(_again(part, arm.parts[0], look),))
+        case AnyOf(parts):
+            fired = _fire_ready(parts, arm, look)
+            return Arm(finished=any(state.finished for state in fired), parts=fired)
+        case AllOf(parts):
+            fired = _fire_ready(parts, arm, look)
+            return Arm(finished=all(state.finished for state in fired), parts=fired)
+        case InOrder(parts):
+            place = _place(arm)
+            after = fire(parts[place], arm.parts[place], look)
+            states = (*arm.parts[:place], after, *arm.parts[place + 1 :])
+            return Arm(finished=states[-1].finished, parts=states)
+        case Until(part, end):
+            if ready(end, arm.parts[1], look):
+                return replace(arm, finished=True)
+            return replace(arm, parts=(fire(part, arm.parts[0], look), arm.parts[1]))
+        case _:
+            return arm  # every() re-arms itself; never() does not get here
+
+
+def merged(arms: Sequence[Arm], closed: bool) -> Arm:
+    """Rule 13: the trigger of a merged session, from those of its parts."""
+    return Arm(
+        finished=all(arm.finished for arm in arms),
+        on_time=closed and any(arm.on_time for arm in arms),
+        parts=tuple(merged(parts, closed) for parts in zip(*(arm.parts for arm in arms), strict=True)),
+    )
+
+
+def _parts(trigger: Trigger) -> tuple[Trigger, ...]:
+    match trigger:
+        case Watermark(early, late):
+            return (early or Never(), late or Never())
+        case Repeat(part):
+            return (part,)
+        case AnyOf(parts) | AllOf(parts) | InOrder(parts):
+            return parts
+        case Until(part, end):
+            return (part, end)
+    return ()
+
+
+def _place(arm: Arm) -> int:
+    """Which part of `in_order` it is the turn of: the first that is not finished."""
+    return next(place for place, state in enumerate(arm.parts) if not state.finished)
+
+
+def _again(trigger: Trigger, arm: Arm, look: Look) -> Arm:
+    """Fire a trigger that is repeated: armed anew once it is finished."""
+    after = fire(trigger, arm, look)
+    return armed(trigger) if after.finished else after
+
+
+def _fire_ready(parts: tuple[Trigger, ...], arm: Arm, look: Look) -> tuple[Arm, ...]:
+    states = zip(parts, arm.parts, strict=True)
+    return tuple(fire(part, state, look) if ready(part, state, look) else state for part, state in states)
+
+
+# --- Windows --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """A row that was accepted: what the aggregates need of it."""
+
+    at: int
+    arrival: int
+    values: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(slots=True)
+class Group:
+    """Everything known of one (key, window)."""
+
+    window: Window
+    arm: Arm
+    emitted: list[Element] = field(default_factory=list)
+    new: list[Element] = field(default_factory=list)
+    index: int = 0
+    said: list[Pane] = field(default_factory=list)
+    """The panes that the next firing retracts."""
+
+
+class Reference:
+    """One query, driven step by step."""
+
+    def __init__(self, query: Query, tables: Mapping[str, Iterable[Row]] | None = None, now: int = 0) -> None:
+        """Start with no input. `tables` holds the rows of tables that the query reads from a file."""
+        self.query = query
+        self.dropped = 0
+        """Elements that came too late for every window, rules 2 and 7."""
+        self._rows = Rows(query.stream, tables or {}, now)
+        self._now = now
+        self._watermark = self._watermark_before = BEGINNING_OF_TIME
+        self._groups: dict[Key, dict[Window, Group]] = {}
+        self._arrived: dict[Key, int] = {}
+
+    def input(self, rows: Iterable[Row], source: str | None = None) -> list[Pane]:
+        """Take in one bundle of a source, which has to be named if there are several."""
+        elements: dict[Key, list[tuple[Element, Row]]] = {}
+        for row in self._rows.take(rows, source, self._watermark, self._now):
+            element = self._element(row)
+            if element is not None:
+                elements.setdefault(tuple(one_nan(row[name]) for name in self.query.keys), []).append((element, row))
+        panes = []
+        for key, arrived in elements.items():
+            for group in self._assign(key, arrived):
+                panes += self._evaluate(key, group)
+        return panes
+
+    def watermark(self, at: int) -> list[Pane]:
+        """Let event time advance; it never goes back."""
+        self._watermark = max(self._watermark, at)
+        panes = self._evaluate_all()
+        self._watermark_before = self._watermark
+        return panes
+
+    def clock(self, now: int) -> list[Pane]:
+        """Let processing time advance; it never goes back."""
+        self._now = max(self._now, now)
+        return self._evaluate_all()
+
+    def advance(self, now: int) -> list[Pane]:
+        """Let time pass as the query's own watermark policy sees it, then the clock."""
+        return self.watermark(self._rows.watermark(now)) + self.clock(now)
+
+    def micro_batch(self, rows: Iterable[Row], now: int, source: str | None = None) -> list[Pane]:
+        """One micro-batch of a running pipeline, rule 2: input, then watermark, then clock."""
+        return self.input(rows, source) + self.advance(now)
+
+    def end(self) -> list[Pane]:
+        """The input is over: event time advances to the end of time."""
+        return self.watermark(END_OF_TIME)
+
+    @property
+    def event_time(self) -> int:
+        """Where the watermark is."""
+        return self._watermark
+
+    @property
+    def dead(self) -> list[DeadLetter]:
+        """The rows that could not be taken in."""
+        return self._rows.dead
+
+    # Assigning elements to windows.
+
+    def _assign(self, key: Key, elements: list[tuple[Element, Row]]) -> list[Group]:
+        """Rule 2: put elements into their groups, or drop them; the groups that were touched."""
+        groups = self._groups.setdefault(key, {})
+        if isinstance(self.query.windowing, Session):
+            return self._merge_sessions(groups, [element for element, _ in elements])
+        touched: dict[Window, Group] = {}
+        for element, row in elements:
+            windows = self._windows(key, element, row)
+            open_ = [w for w in windows if not self._expired(w) and not (w in groups and groups[w].arm.finished)]
+            if windows and not open_:
+                self.dropped += 1
+            for window in open_:
+                group = groups.setdefault(window, Group(window, armed(self.query.trigger)))
+                group.new.append(element)
+                touched[window] = group
+        return list(touched.values())
+
+    def _windows(self, key: Key, element: Element, row: Row) -> tuple[Window, ...]:
+        windowing = self.query.windowing
+        if not isinstance(windowing, Count):
+            return windowing.assign(element.at, row)
+        # Rule 10: in order of arrival, so a group is known by its ordinal.
+        ordinal = self._arrived.get(key, 0) // windowing.size
+        self._arrived[key] = self._arrived.get(key, 0) + 1
+        return (Window(ordinal, ordinal + 1),)
+
+    def _merge_sessions(self, groups: dict[Window, Group], elements: list[Element]) -> list[Group]:
+        """Rules 9 and 13: each element opens a session of its own; those that overlap become one."""
+        arrivals: list[tuple[Window, Element]] = []
+        for element in elements:
+            (window,) = self.query.windowing.assign(element.at, {})  # type: ignore[union-attr]
+            if self._expired(window):
+                self.dropped += 1
+            else:
+                arrivals.append((window, element))
+        touched = []
+        for window in _overlapping([*groups, *(window for window, _ in arrivals)]):
+            new = [element for span, element in arrivals if _covers(window, span)]
+            if not new:
+                continue
+            if window not in groups:
+                parts = [groups.pop(part) for part in list(groups) if _covers(window, part)]
+                groups[window] = self._merge_groups(window, parts)
+            elif groups[window].arm.finished:
+                self.dropped += len(new)  # Rule 7: the bounds stay, so it is the same window.
+                continue
+            groups[window].new += new
+            touched.append(groups[window])
+        return touched
+
+    def _merge_groups(self, window: Window, parts: list[Group]) -> Group:
+        """Rules 4 and 13: a new window, whose first pane retracts what its parts said."""
+        own = armed(self.query.trigger)
+        return Group(
+            window,
+            merged([own, *(part.arm for part in parts)], closed=self._closed(window)),
+            emitted=[element for part in parts for element in part.emitted],
+            new=[element for part in parts for element in part.new],
+            said=[pane for part in parts for pane in part.said],
+        )
+
+    # Evaluating triggers.
+
+    def _closed(self, window: Window) -> bool:
+        return self._watermark >= window.end
+
+    def _expired(self, window: Window) -> bool:
+        return not isinstance(self.query.windowing, Count) and self._watermark > window.end + self.query.lateness
+
+    def _look(self, key: Key, group: Group) -> Look:
+        first = min((element.arrival for element in group.new), default=0)
+        if isinstance(self.query.windowing, Count):
+            # Rule 10: being full is what closes a group, and nothing can come after that.
+            full = self._arrived[key] >= group.window.end * self.query.windowing.size
+            over = full or self._watermark == END_OF_TIME
+            return Look(len(group.new), first, self._now, closed=over, closing=over, expired=over)
+        closed = self._closed(group.window)
+        closing = closed and self._watermark_before < group.window.end
+        return Look(len(group.new), first, self._now, closed, closing, self._expired(group.window))
+
+    def _evaluate_all(self) -> list[Pane]:
+        open_ = [(key, group) for key, groups in self._groups.items() for group in list(groups.values())]
+        return [pane for key, group in open_ for pane in self._evaluate(key, group)]
+
+    def _evaluate(self, key: Key, group: Group) -> list[Pane]:
+        """Look at one trigger once; at expiry, let go of the group and of what it still holds."""
+        look = self._look(key, group)
+        panes = []
+        if ready(self.query.trigger, group.arm, look):
+            group.arm = fire(self.query.trigger, group.arm, look)
+            panes += self._emit(key, group, look, last=group.arm.finished or look.expired)
+        if look.expired:
+            if group.new:  # Rule 8: nothing accepted is ever lost.
+                panes += self._emit(key, group, look, last=True)
+            del self._groups[key][group.window]
+        return panes
+
+    def _emit(self, key: Key, group: Group, look: Look, last: bool) -> list[Pane]:
+        """Rule 5: what a firing says."""
+        held = group.new if self.query.mode is Mode.DISCARDING else group.emitted + group.new
+        pane = Pane(key, group.window, self._values(held), self._timing(look), group.index, last)
+        retracted = [said.retraction() for said in group.said] if self.query.mode is Mode.RETRACTING else []
+        group.emitted, group.new = group.emitted + group.new, []
+        group.index, group.said = group.index + 1, [pane]
+        return [*retracted, pane]
+
+    def _timing(self, look: Look) -> Timing:
+        """Rule 3."""
+        if not look.closed:
+            return Timing.EARLY
+        return Timing.ON_TIME if look.closing else Timing.LATE
+
+    def _values(self, elements: list[Element]) -> dict[str, Any]:
+        values = {}
+        for number, computed in enumerate(self.query.computed):
+            partials = [computed.aggregate.partial(element.values[number], element.at) for element in elements]
+            values[computed.name] = computed.aggregate.result(computed.aggregate.combine(partials))
+        return values
+
+    def _element(self, row: Row) -> Element | None:
+        """What the aggregates need of a row, if it has all of that."""
+        event_time = self.query.event_time
+        values = []
+        for computed in self.query.computed:
+            values.append(tuple(self._rows.value(row, argument) for argument in computed.arguments))
+            if Rows.NO_VALUE in values[-1]:
+                return None
+        at = 0 if event_time is None else to_instant(row[event_time.column])
+        return Element(at, self._now, tuple(values))
+
+
+def batch(query: Query, rows: Iterable[Row], tables: Mapping[str, Iterable[Row]] | None = None) -> list[Pane]:
+    """Rule 11: the answer over a bounded input, the last pane of each (key, window)."""
+    engine = Reference(query, tables)
+    panes = engine.input(rows) + engine.end()
+    return list({(pane.key, pane.window): pane for pane in panes}.values())
+
+
+def _overlapping(spans: list[Window]) -> list[Window]:
+    """The spans with those that overlap put together; touching is not overlapping."""
+    whole: list[Window] = []
+    for span in sorted(spans):
+        if whole and span.start < whole[-1].end:
+            whole[-1] = Window(whole[-1].start, max(whole[-1].end, span.end))
+        else:
+            whole.append(span)
+    return whole
+
+
+def _covers(whole: Window, part: Window) -> bool:
+    return whole.start <= part.start and part.end <= whole.end

@@ -1,0 +1,167 @@
+"""What the row-wise part of a query means, for the reference: bundles of a source to rows of a stream.
+
+A row for which a step has no value (a failing cast, no event time) becomes a dead letter with the
+reason; the rest go on.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isnan, nan
+from typing import Any
+
+from millrace.model.duration import BEGINNING_OF_TIME, to_instant
+from millrace.model.errors import ModelError, refuse, unknown
+from millrace.model.evaluate import RowError, evaluate
+from millrace.model.expression import Expression
+from millrace.model.stream import (
+    Dedup,
+    EventTime,
+    Join,
+    Select,
+    Source,
+    Stream,
+    Where,
+    WithColumns,
+    find_event_time,
+    parents,
+    sources,
+)
+from millrace.model.watermark import Progress, Punctuated, combine
+from millrace.model.window import Row
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A row that could not be taken in, and why."""
+
+    row: Row
+    reason: str
+
+
+class Rows:
+    """The row-wise steps of one stream, and what they remember from bundle to bundle."""
+
+    NO_VALUE = object()
+    """Stands for the value of an expression that has none."""
+
+    def __init__(self, stream: Stream, tables: Mapping[str, Iterable[Row]], now: int) -> None:
+        """Start with no input. `tables` holds the rows of tables that are read from a file."""
+        self.dead: list[DeadLetter] = []
+        self._stream = stream
+        self._tables = {name: list(rows) for name, rows in tables.items()}
+        self._progress = {id(node): (node.estimator, Progress(active=now)) for node in _event_times(stream)}
+        self._seen: dict[int, dict[tuple[Any, ...], int]] = {}
+
+    def take(self, rows: Iterable[Row], source: str | None, watermark: int, now: int) -> list[Row]:
+        """What comes out of the stream for a bundle of one of its sources."""
+        return self._flow(self._stream, _named(sources(self._stream), source), list(rows), watermark, now)
+
+    def watermark(self, now: int) -> int:
+        """Where event time is, by the stream's own policies."""
+        return combine(list(self._progress.values()), now) if self._progress else BEGINNING_OF_TIME
+
+    def value(self, row: Row, expression: Expression) -> Any:
+        """The value of an expression, or NO_VALUE; the row is then a dead letter."""
+        try:
+            return evaluate(expression, row)
+        except RowError as error:
+            self.dead.append(DeadLetter(row, str(error)))
+            return self.NO_VALUE
+
+    def _flow(self, node: Stream, source: Source, rows: list[Row], watermark: int, now: int) -> list[Row]:
+        if isinstance(node, Source):
+            return [{name: row.get(name) for name in node.schema.names} for row in rows] if node == source else []
+        above = [row for parent in parents(node) for row in self._flow(parent, source, rows, watermark, now)]
+        match node:
+            case Where(condition=condition):
+                return [row for row in above if self.value(row, condition) is True]
+            case Select(columns=columns):
+                return [made for row in above if (made := self._computed(row, columns)) is not None]
+            case WithColumns(columns=columns):
+                return [{**row, **made} for row in above if (made := self._computed(row, columns)) is not None]
+            case Join():
+                return [joined for row in above for joined in self._matches(node, row)]
+            case Dedup():
+                return self._first_seen(node, above, watermark)
+            case EventTime():
+                return self._observe(node, above, now)
+        return above  # a union
+
+    def _computed(self, row: Row, columns: tuple[tuple[str, Expression], ...]) -> dict[str, Any] | None:
+        values = {}
+        for name, expression in columns:
+            values[name] = self.value(row, expression)
+            if values[name] is self.NO_VALUE:
+                return None
+        return values
+
+    def _matches(self, join: Join, row: Row) -> list[Row]:
+        table = join.table
+        if table.path is not None and table.name not in self._tables:
+            raise refuse(f"the reference engine needs the rows of table {table.name!r}: Reference(query, tables=...)")
+        given = [dict(zip(table.schema.names, values, strict=True)) for values in table.rows]
+        found: list[Row] = [
+            {**row, **other}
+            for other in self._tables.get(table.name, given)
+            if all(row[name] is not None and row[name] == other[name] for name in join.on)
+        ]
+        if not found and join.how == "left":
+            return [{**dict.fromkeys(table.schema.names), **row}]
+        return found
+
+    def _first_seen(self, dedup: Dedup, rows: list[Row], watermark: int) -> list[Row]:
+        event_time = find_event_time(dedup)
+        seen = self._seen.setdefault(id(dedup), {})
+        if dedup.within is not None:
+            for key in [key for key, at in seen.items() if at + dedup.within < watermark]:
+                del seen[key]
+        kept = []
+        for row in rows:
+            key = tuple(one_nan(row[name]) for name in dedup.by)
+            if key not in seen:
+                seen[key] = to_instant(row[event_time.column]) if event_time else 0
+                kept.append(row)
+        return kept
+
+    def _observe(self, node: EventTime, rows: list[Row], now: int) -> list[Row]:
+        """Let the watermark policy see the rows; those without an event time are no elements."""
+        policy = node.estimator.policy
+        timed: list[Row] = []
+        times: list[int] = []
+        closes: list[int] = []
+        for row in rows:
+            try:
+                if isinstance(policy, Punctuated) and row[policy.column] is not None:
+                    closes.append(to_instant(row[policy.column]))
+                    if row[node.column] is None:
+                        continue
+                times.append(to_instant(row[node.column]))
+                timed.append(row)
+            except ModelError as error:
+                self.dead.append(DeadLetter(row, f"event time {node.column}: {error.message}"))
+        estimator, seen = self._progress[id(node)]
+        self._progress[id(node)] = estimator, estimator.observe(seen, times, closes, now)
+        return timed
+
+
+def one_nan(value: Any) -> Any:
+    """NaN is one key, though it does not equal itself."""
+    return nan if isinstance(value, float) and isnan(value) else value
+
+
+def _named(known: tuple[Source, ...], name: str | None) -> Source:
+    if name is None and len(known) == 1:
+        return known[0]
+    for source in known:
+        if source.name == name:
+            return source
+    names = [source.name for source in known]
+    if name is None:
+        raise refuse(f"the query reads several sources; say which the rows are for: {', '.join(names)}")
+    raise refuse(unknown("source", name, names))
+
+
+def _event_times(stream: Stream) -> list[EventTime]:
+    if isinstance(stream, EventTime):
+        return [stream]
+    return [node for parent in parents(stream) for node in _event_times(parent)]

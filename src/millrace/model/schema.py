@@ -1,0 +1,99 @@
+"""The columns of a stream: names with SQL types, as Spark writes them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from millrace.model.errors import refuse, unknown
+
+DIALECT = "databricks"
+"""sqlglot's name for Spark SQL whose casts and divisions are ANSI, as Spark 4's are."""
+
+UNKNOWN = "UNKNOWN"
+"""The type of a column that only Spark can tell; it is let pass everywhere."""
+
+_INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+_NUMBERS = (*_INTEGERS, "FLOAT", "DOUBLE", "DECIMAL")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A name and its type."""
+
+    name: str
+    type: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.type}"
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Columns in order, no name twice."""
+
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a name that is there twice, as Spark does not tell `a` from `A` either."""
+        seen: set[str] = set()
+        for column in self.columns:
+            if column.name.lower() in seen:
+                raise refuse(f"column {column.name!r} is there twice")
+            seen.add(column.name.lower())
+
+    def __iter__(self) -> Iterator[Column]:
+        return iter(self.columns)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, in order."""
+        return tuple(column.name for column in self.columns)
+
+    def type_of(self, name: str) -> str:
+        """The type of a column that must exist."""
+        for column in self.columns:
+            if column.name == name:
+                return column.type
+        raise refuse(unknown("column", name, self.names))
+
+    def with_columns(self, added: Iterable[Column]) -> "Schema":
+        """These columns, with some replaced in place or added at the end."""
+        new = {column.name: column for column in added}
+        kept = tuple(new.pop(column.name, column) for column in self.columns)
+        return Schema((*kept, *new.values()))
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.columns))
+
+
+def parse_schema(text: str | Mapping[str, str] | Schema) -> Schema:
+    """Read `"user STRING, ms BIGINT"`, or a mapping of names to types.
+
+    >>> str(parse_schema("user string, ms long"))
+    'user STRING, ms BIGINT'
+    """
+    if isinstance(text, Schema):
+        return text
+    if isinstance(text, Mapping):
+        text = ", ".join(f"`{name}` {type}" for name, type in text.items())
+    if not isinstance(text, str) or not text.strip():
+        raise refuse(f"a schema is written like 'user STRING, ms BIGINT, at TIMESTAMP', not {text!r}")
+    try:
+        parsed = sqlglot.parse_one(f"CREATE TABLE t ({text})", dialect=DIALECT)
+    except SqlglotError:
+        parsed = None
+    definitions = parsed.this.expressions if isinstance(parsed, exp.Create) and parsed.this else []
+    if not definitions or not all(isinstance(item, exp.ColumnDef) and item.kind for item in definitions):
+        raise refuse(f"schema {text!r} does not parse; write it like 'user STRING, ms BIGINT, at TIMESTAMP'")
+    return Schema(tuple(Column(item.name, item.kind.sql(DIALECT)) for item in definitions))
+
+
+def is_numeric(type: str) -> bool:
+    """Whether values of this type can be added up."""
+    return type == UNKNOWN or type.startswith(_NUMBERS)

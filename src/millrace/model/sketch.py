@@ -1,0 +1,185 @@
+"""Approximate aggregates in little memory: sketches that merge.
+
+The sketches are Apache DataSketches', in their own binary format, which Spark's functions read too.
+Of those, the ones whose answer depends on the input alone were chosen: a replay after a crash must
+say what the run before it said, so nothing here draws random numbers (docs/decisions/003).
+
+DataSketches has no second moment. That one is Alon, Matias and Szegedy's estimate in its fast form:
+each row of a small table adds every value, with a sign, to one of its counters.
+"""
+
+import hashlib
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, ClassVar
+
+import datasketches
+import numpy as np
+
+from millrace.model.aggregate import OfOne, Partial, Values, positive
+from millrace.model.errors import refuse
+
+_LG_DISTINCT = 12
+_LG_ITEMS = 10
+_COMPRESSION = 200
+_ROWS, _COUNTERS = 7, 256
+
+
+@dataclass(frozen=True, slots=True)
+class ApproxDistinct(OfOne):
+    """How many different values: a HyperLogLog sketch, within about 1.6 percent."""
+
+    name: ClassVar[str] = "approx_distinct"
+
+    def lift(self, values: Values, at: int) -> bytes:
+        sketch = datasketches.hll_sketch(_LG_DISTINCT, datasketches.HLL_8)
+        sketch.update(_datum(values[0]))
+        return bytes(sketch.serialize_compact())
+
+    def merge(self, a: bytes, b: bytes) -> bytes:
+        return bytes(self._union(a, b).get_result(datasketches.HLL_8).serialize_compact())
+
+    def result(self, partial: bytes | None) -> int:
+        # A sketch that grew value by value also estimates from the order in which they came. Merged with
+        # itself it holds the same, but estimates from its registers alone.
+        return 0 if partial is None else round(self._union(partial, partial).get_estimate())
+
+    def _union(self, *partials: bytes) -> Any:
+        union = datasketches.hll_union(_LG_DISTINCT)
+        for partial in partials:
+            union.update(datasketches.hll_sketch.deserialize(partial))
+        return union
+
+    def result_type(self, types: Sequence[str]) -> str:
+        return "BIGINT"
+
+
+@dataclass(frozen=True, slots=True)
+class ApproxQuantile(OfOne):
+    """The value below which the share `q` of the values lies: a t-digest."""
+
+    q: float
+    name: ClassVar[str] = "approx_quantile"
+    numeric: ClassVar[bool] = True
+
+    def lift(self, values: Values, at: int) -> bytes:
+        sketch = datasketches.tdigest_double(_COMPRESSION)
+        sketch.update(float(values[0]))
+        return bytes(sketch.serialize())
+
+    def merge(self, a: bytes, b: bytes) -> bytes:
+        sketch = datasketches.tdigest_double.deserialize(a)
+        sketch.merge(datasketches.tdigest_double.deserialize(b))
+        return bytes(sketch.serialize())
+
+    def finish(self, partial: bytes) -> float:
+        return float(datasketches.tdigest_double.deserialize(partial).get_quantile(self.q))
+
+    def result_type(self, types: Sequence[str]) -> str:
+        return "DOUBLE"
+
+    def __str__(self) -> str:
+        return f"approx_quantile({self.argument}, {self.q:g})"
+
+
+@dataclass(frozen=True, slots=True)
+class ApproxTopK(OfOne):
+    """The `k` most frequent values with their counts, most frequent first: a frequent-items sketch.
+
+    Exact up to 768 different values; beyond that a count may be too high by 0.35 percent of all.
+    """
+
+    k: int
+    name: ClassVar[str] = "approx_top_k"
+
+    def lift(self, values: Values, at: int) -> bytes:
+        sketch = datasketches.frequent_strings_sketch(_LG_ITEMS)
+        # The sketch holds strings; JSON keeps apart what is not one.
+        sketch.update(json.dumps(values[0], default=str))
+        return bytes(sketch.serialize())
+
+    def merge(self, a: bytes, b: bytes) -> bytes:
+        sketch = datasketches.frequent_strings_sketch.deserialize(a)
+        sketch.merge(datasketches.frequent_strings_sketch.deserialize(b))
+        return bytes(sketch.serialize())
+
+    def result(self, partial: bytes | None) -> list[dict[str, Any]]:
+        if partial is None:
+            return []
+        sketch = datasketches.frequent_strings_sketch.deserialize(partial)
+        found = sketch.get_frequent_items(datasketches.frequent_items_error_type.NO_FALSE_NEGATIVES)
+        ranked = sorted(found, key=lambda item: (-item[1], item[0]))[: self.k]
+        return [{"item": json.loads(item[0]), "count": item[1]} for item in ranked]
+
+    def result_type(self, types: Sequence[str]) -> str:
+        return f"ARRAY<STRUCT<item: {types[0]}, count: BIGINT>>"
+
+    def __str__(self) -> str:
+        return f"approx_top_k({self.argument}, {self.k})"
+
+
+@dataclass(frozen=True, slots=True)
+class SecondMoment(OfOne):
+    """The sum of the squared frequencies of the values, within about 9 percent.
+
+    How uneven a stream is: n for n different values, n squared for one value n times.
+    """
+
+    name: ClassVar[str] = "second_moment"
+    invertible: ClassVar[bool] = True
+
+    def lift(self, values: Values, at: int) -> bytes:
+        table = np.zeros((_ROWS, _COUNTERS), np.int64)
+        digest = hashlib.blake2b(_canonical(values[0]), digest_size=2 * _ROWS).digest()
+        for row, bits in enumerate(struct.unpack(f"<{_ROWS}H", digest)):
+            table[row, bits % _COUNTERS] = 1 if bits & 0x8000 else -1
+        return table.tobytes()
+
+    def merge(self, a: bytes, b: bytes) -> bytes:
+        return bytes((np.frombuffer(a, np.int64) + np.frombuffer(b, np.int64)).tobytes())
+
+    def result(self, partial: bytes | None) -> float:
+        if partial is None:
+            return 0.0
+        table = np.frombuffer(partial, np.int64).reshape(_ROWS, _COUNTERS).astype(float)
+        return float(median((table * table).sum(axis=1)))
+
+    def inverse(self, total: bytes, part: bytes) -> Partial | None:
+        left = np.frombuffer(total, np.int64) - np.frombuffer(part, np.int64)
+        return left.tobytes() if left.any() else None
+
+    def result_type(self, types: Sequence[str]) -> str:
+        return "DOUBLE"
+
+
+def approx_distinct(column: str) -> ApproxDistinct:
+    """About how many different values."""
+    return ApproxDistinct(column)
+
+
+def approx_quantile(column: str, q: float) -> ApproxQuantile:
+    """About the value below which the share `q` lies: `approx_quantile("ms", 0.99)`."""
+    if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
+        raise refuse(f"approx_quantile() takes a share from 0 to 1, not {q!r}")
+    return ApproxQuantile(column, float(q))
+
+
+def approx_top_k(column: str, k: int) -> ApproxTopK:
+    """The most frequent values, about: a list of {item, count}."""
+    return ApproxTopK(column, positive(k, "approx_top_k"))
+
+
+def second_moment(column: str) -> SecondMoment:
+    """About the sum of the squared frequencies of the values."""
+    return SecondMoment(column)
+
+
+def _datum(value: Any) -> int | float | str:
+    return value if isinstance(value, int | float | str) else str(value)
+
+
+def _canonical(value: Any) -> bytes:
+    return f"{type(value).__name__}:{value}".encode()

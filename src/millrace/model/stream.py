@@ -1,0 +1,332 @@
+"""Streams of rows: where they come from and what is done to each row.
+
+Every node is a value that is checked when it is built and remembers the user's line. Building one
+starts nothing. The methods of `Stream` each return a new node on top of the one they are called on.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from millrace.model.duration import Duration, parse_positive
+from millrace.model.errors import Place, caller, refuse, unknown
+from millrace.model.expression import Expression, named, parse_expression
+from millrace.model.schema import UNKNOWN, Column, Schema, parse_schema
+from millrace.model.watermark import Estimator, Policy, Punctuated
+from millrace.model.watermark import delay as bounded_delay
+from millrace.model.window import Row, Windowing
+
+if TYPE_CHECKING:
+    from millrace.model.pipeline import Output, Sink
+    from millrace.model.query import Windowed
+
+
+class Stream:
+    """Rows without end. Build on it with the methods; each gives a new stream."""
+
+    __slots__ = ()
+    schema: Schema
+    place: Place
+
+    def where(self, condition: str) -> "Where":
+        """Keep the rows for which the SQL condition holds."""
+        expression = parse_expression(condition, self.schema)
+        if expression.type not in ("BOOLEAN", UNKNOWN):
+            raise refuse(f"where({condition!r}) needs a condition, but this is {expression.type}")
+        return Where(self, expression, self.schema, caller())
+
+    def select(self, *names: str, **columns: str) -> "Select":
+        """Keep these columns, and compute others: `select("user", seconds="ms / 1000")`."""
+        chosen = {name: parse_expression(f"`{name}`", Schema((self._column(name),))) for name in names}
+        for name, sql in columns.items():
+            if name in chosen:
+                raise refuse(f"column {name!r} is selected twice")
+            chosen[name] = parse_expression(sql, self.schema)
+        if not chosen:
+            raise refuse("select() needs at least one column")
+        self._keeps_event_time(chosen)
+        schema = Schema(tuple(named(name, expression) for name, expression in chosen.items()))
+        return Select(self, tuple(chosen.items()), schema, caller())
+
+    def with_columns(self, **columns: str) -> "WithColumns":
+        """Add columns, or replace them: `with_columns(seconds="ms / 1000")`."""
+        if not columns:
+            raise refuse("with_columns() needs at least one column, such as seconds='ms / 1000'")
+        added = {name: parse_expression(sql, self.schema) for name, sql in columns.items()}
+        event_time = find_event_time(self)
+        if event_time is not None and event_time.column in added:
+            raise refuse(f"column {event_time.column!r} is the event time already; compute it before .event_time(...)")
+        schema = self.schema.with_columns(named(name, expression) for name, expression in added.items())
+        return WithColumns(self, tuple(added.items()), schema, caller())
+
+    def dedup(self, *by: str, within: Duration | None = None) -> "Dedup":
+        """Keep the first row of those that agree in the columns `by`.
+
+        With `within`, a row is remembered only until the watermark is that far past its event time;
+        without, for ever.
+        """
+        if not by:
+            raise refuse("dedup() needs the columns that identify a row, such as dedup('event_id')")
+        for name in by:
+            self._column(name)
+        horizon = None if within is None else parse_positive(within, "within= of dedup()")
+        if horizon is not None and find_event_time(self) is None:
+            raise refuse("dedup(within=...) goes by event time; call .event_time(...) before it")
+        return Dedup(self, by, horizon, self.schema, caller())
+
+    def union(self, *others: "Stream") -> "Union":
+        """The rows of this and the other streams, which have the same columns, as one stream."""
+        if not others:
+            raise refuse("union() needs another stream")
+        for other in others:
+            if not isinstance(other, Stream):
+                raise refuse(f"union() takes streams, not {other!r}")
+            if set(other.schema) != set(self.schema):
+                raise refuse(f"union() needs the same columns on both sides: ({self.schema}) is not ({other.schema})")
+        times = {event_time.column if (event_time := find_event_time(stream)) else None for stream in (self, *others)}
+        if len(times) > 1:
+            raise refuse("union() needs the same event time column on all sides; or call .event_time(...) after it")
+        return Union((self, *others), self.schema, caller())
+
+    def join(self, table: "Table", on: str | Iterable[str], how: str = "inner") -> "Join":
+        """Look each row up in a table: `join(campaigns, on="ad_id")`; `how="left"` keeps misses."""
+        if not isinstance(table, Table):
+            raise refuse(f"join() takes a table, made with table(...), not {table!r}")
+        if how not in ("inner", "left"):
+            raise refuse(unknown("kind of join", how, ("inner", "left")))
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        for name in keys:
+            left, right = self._column(name).type, table.schema.type_of(name)
+            if left != right and UNKNOWN not in (left, right):
+                raise refuse(f"join on {name!r}: it is {left} in the stream, but {right} in table {table.name!r}")
+        if not keys:
+            raise refuse("join() needs on=, the columns that both sides have")
+        added = [column for column in table.schema if column.name not in keys]
+        clash = [column.name for column in added if column.name in self.schema]
+        if clash:
+            raise refuse(f"both sides of the join have a column {clash[0]!r}; rename one with select()")
+        return Join(self, table, keys, how, self.schema.with_columns(added), caller())
+
+    def event_time(
+        self,
+        column: str,
+        delay: Duration | None = None,
+        watermark: Policy | None = None,
+        idle: Duration | None = None,
+    ) -> "EventTime":
+        """Say which column tells when a thing happened, and how long to wait for stragglers.
+
+        Either `delay="10s"`, no event comes later than that after a newer one, or
+        `watermark=percentile(0.99)` or `punctuated("closes")`. A source that is silent for `idle` of
+        processing time is not waited for.
+        """
+        type = self._column(column).type
+        if type not in ("TIMESTAMP", UNKNOWN):
+            raise refuse(
+                f"event time needs a TIMESTAMP, but {column!r} is {type}; "
+                f"convert it with with_columns({column}='timestamp_millis({column})') or the like"
+            )
+        if find_event_time(self) is not None:
+            raise refuse("this stream has an event time already")
+        if (delay is None) == (watermark is None):
+            raise refuse(
+                "event_time() needs to know how late events may come: delay='10s' or watermark=percentile(0.99)"
+            )
+        policy = bounded_delay(delay) if delay is not None else watermark
+        if not isinstance(policy, Policy):
+            raise refuse(f"watermark= takes percentile(...) or punctuated(...), not {watermark!r}")
+        if isinstance(policy, Punctuated) and self._column(policy.column).type not in ("TIMESTAMP", UNKNOWN):
+            raise refuse(
+                f"punctuated({policy.column!r}) needs a TIMESTAMP, but it is {self._column(policy.column).type}"
+            )
+        timeout = None if idle is None else parse_positive(idle, "idle timeout")
+        return EventTime(self, column, Estimator(policy, timeout), self.schema, caller())
+
+    def group_by(self, *keys: str) -> "Windowed":
+        """Compute for each combination of values of these columns."""
+        from millrace.model.query import Windowed
+
+        return Windowed(self, caller()).group_by(*keys)
+
+    def window(self, windowing: Windowing, lateness: Duration = "0s") -> "Windowed":
+        """Compute over windows of the whole stream, without keys."""
+        from millrace.model.query import Windowed
+
+        return Windowed(self, caller()).window(windowing, lateness)
+
+    def to(self, sink: "Sink") -> "Output":
+        """Send the rows of this stream to a sink of a pipeline."""
+        from millrace.model.pipeline import send
+
+        return send(self, sink)
+
+    def _column(self, name: str) -> Column:
+        return Column(name, self.schema.type_of(name))
+
+    def _keeps_event_time(self, chosen: Mapping[str, Expression]) -> None:
+        event_time = find_event_time(self)
+        if event_time is None:
+            return
+        needed = [event_time.column]
+        if isinstance(event_time.estimator.policy, Punctuated):
+            needed.append(event_time.estimator.policy.column)
+        for name in needed:
+            if name not in chosen or chosen[name].columns != (name,):
+                raise refuse(f"select() drops the event time {name!r}; keep it, or call .event_time(...) after it")
+
+
+@dataclass(frozen=True, slots=True)
+class Source(Stream):
+    """Where rows come from: a log topic, files in a folder, or rows given by a test."""
+
+    kind: str
+    name: str
+    schema: Schema
+    options: tuple[tuple[str, str], ...] = ()
+    place: Place = field(default_factory=caller, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Where(Stream):
+    """The rows for which a condition holds; those for which it is NULL are left out."""
+
+    parent: Stream
+    condition: Expression
+    schema: Schema
+    place: Place = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Stream):
+    """Just these columns."""
+
+    parent: Stream
+    columns: tuple[tuple[str, Expression], ...]
+    schema: Schema
+    place: Place = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class WithColumns(Stream):
+    """All columns and these."""
+
+    parent: Stream
+    columns: tuple[tuple[str, Expression], ...]
+    schema: Schema
+    place: Place = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Dedup(Stream):
+    """The first row of those that agree in `by`."""
+
+    parent: Stream
+    by: tuple[str, ...]
+    within: int | None
+    schema: Schema
+    place: Place = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Union(Stream):
+    """Several streams as one."""
+
+    parents: tuple[Stream, ...]
+    schema: Schema
+    place: Place = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that does not change while the pipeline runs: rows given here, or a file."""
+
+    name: str
+    schema: Schema
+    rows: tuple[tuple[Any, ...], ...] = ()
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Stream):
+    """Each row with the columns of the table's rows that agree in `on`."""
+
+    parent: Stream
+    table: Table
+    on: tuple[str, ...]
+    how: str
+    schema: Schema
+    place: Place = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime(Stream):
+    """Rows that happened at the time in `column`."""
+
+    parent: Stream
+    column: str
+    estimator: Estimator
+    schema: Schema
+    place: Place = field(compare=False, repr=False)
+
+
+def log(topic: str, schema: str | Mapping[str, str] | Schema) -> Source:
+    """The rows of a log topic, each a JSON object with these columns."""
+    return Source("log", _name(topic, "topic"), parse_schema(schema), place=caller())
+
+
+def files(path: str, schema: str | Mapping[str, str] | Schema, format: str = "json") -> Source:
+    """The rows of the files in a folder, in the order in which files appear there."""
+    if format not in ("json", "parquet"):
+        raise refuse(unknown("file format", format, ("json", "parquet")))
+    return Source("files", path, parse_schema(schema), (("format", format),), caller())
+
+
+def memory(name: str, schema: str | Mapping[str, str] | Schema) -> Source:
+    """Rows that a test or the reference engine is given by hand."""
+    return Source("memory", _name(name, "source"), parse_schema(schema), place=caller())
+
+
+def table(
+    name: str,
+    schema: str | Mapping[str, str] | Schema,
+    rows: Iterable[Row] = (),
+    path: str | None = None,
+) -> Table:
+    """A small table to join with: its rows, or the path of a CSV, JSON or Parquet file."""
+    columns, given = parse_schema(schema), list(rows)
+    if bool(given) == (path is not None):
+        raise refuse(f"table {name!r} needs either rows= or path=")
+    for row in given:
+        for column in row:
+            if column not in columns:
+                raise refuse(unknown("column", column, columns.names))
+    values = tuple(tuple(row.get(column) for column in columns.names) for row in given)
+    return Table(_name(name, "table"), columns, values, path)
+
+
+def parents(stream: Stream) -> tuple[Stream, ...]:
+    """The streams that a stream is made from."""
+    if isinstance(stream, Union):
+        return stream.parents
+    return () if isinstance(stream, Source) else (stream.parent,)  # type: ignore[attr-defined]
+
+
+def sources(stream: Stream) -> tuple[Source, ...]:
+    """The sources a stream reads, each once, in the order in which they were written."""
+    if isinstance(stream, Source):
+        return (stream,)
+    return tuple(dict.fromkeys(source for parent in parents(stream) for source in sources(parent)))
+
+
+def find_event_time(stream: Stream) -> EventTime | None:
+    """The event time that holds for a stream; the sides of a union agree on its column."""
+    if isinstance(stream, EventTime):
+        return stream
+    above = parents(stream)
+    return find_event_time(above[0]) if above else None
+
+
+def _name(name: str, what: str) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise refuse(f"a {what} needs a name, not {name!r}")
+    return name

@@ -1,0 +1,202 @@
+"""When in processing time a window answers: the trigger algebra.
+
+Users import this module as `on`: `on.watermark(early=on.every("10s"), late=on.each())`. A trigger
+holds configuration only; how far it has come in a given window is state that an engine keeps.
+What each one means is the table in TRANSCRIPTS.md, made executable in `reference.py`.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from millrace.model.duration import Duration, format_duration, parse_duration, parse_positive
+from millrace.model.errors import refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Ready when the pane holds at least `count` new elements."""
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"elements({self.count})"
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """Ready when `delay` has passed since the pane's first new element arrived."""
+
+    delay: int
+
+    def __str__(self) -> str:
+        return f"after({format_duration(self.delay)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Ready when the clock reaches a multiple of `period` with new elements; never finishes."""
+
+    period: int
+
+    def __str__(self) -> str:
+        return f"every({format_duration(self.period)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """`early`, repeated, until the window closes; once on time; then `late`, repeated."""
+
+    early: "Trigger | None" = None
+    late: "Trigger | None" = None
+
+    def __str__(self) -> str:
+        parts = [f"{name}={part}" for name, part in (("early", self.early), ("late", self.late)) if part]
+        return f"watermark({', '.join(parts)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """`part`, armed anew each time it finishes."""
+
+    part: "Trigger"
+
+    def __str__(self) -> str:
+        if self.part == Watermark():
+            return "default()"
+        return "each()" if self.part == Elements(1) else f"repeat({self.part})"
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """Ready when one of the parts is; finished when one of them is."""
+
+    parts: tuple["Trigger", ...]
+
+    def __str__(self) -> str:
+        return f"any_of({', '.join(map(str, self.parts))})"
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """Ready when all of the parts are; finished when all of them are."""
+
+    parts: tuple["Trigger", ...]
+
+    def __str__(self) -> str:
+        return f"all_of({', '.join(map(str, self.parts))})"
+
+
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    """The parts one after the other, each until it finishes."""
+
+    parts: tuple["Trigger", ...]
+
+    def __str__(self) -> str:
+        return f"in_order({', '.join(map(str, self.parts))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """`part`, until `end` is ready: that fires once and finishes the whole."""
+
+    part: "Trigger"
+    end: "Trigger"
+
+    def __str__(self) -> str:
+        return f"until({self.part}, {self.end})"
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """Never ready; the window answers only when it expires."""
+
+    def __str__(self) -> str:
+        return "never()"
+
+
+Trigger: TypeAlias = Elements | After | Every | Watermark | Repeat | AnyOf | AllOf | InOrder | Until | Never
+
+
+def elements(count: int) -> Elements:
+    """Fire once, when the pane holds at least `count` new elements; looked at once a bundle."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise refuse(f"elements() takes a whole number of at least 1, not {count!r}")
+    return Elements(count)
+
+
+def after(delay: Duration) -> After:
+    """Fire once, when `delay` of processing time has passed since the first new element."""
+    return After(parse_duration(delay, "delay of after()"))
+
+
+def every(period: Duration) -> Every:
+    """Fire at each multiple of `period` of the clock, if there is something new."""
+    return Every(parse_positive(period, "period of every()"))
+
+
+def watermark(early: Trigger | None = None, late: Trigger | None = None) -> Watermark:
+    """Fire on time, when the watermark passes the end of the window, and before and after as told."""
+    for name, part in (("early", early), ("late", late)):
+        if part is not None:
+            _check(part, f"{name}= of watermark()")
+    return Watermark(early, late)
+
+
+def default() -> Repeat:
+    """Fire on time, then at each late bundle."""
+    return Repeat(Watermark())
+
+
+def each() -> Repeat:
+    """Fire at each bundle that brings something new."""
+    return Repeat(Elements(1))
+
+
+def repeat(part: Trigger) -> Repeat:
+    """Fire as `part` does, again and again."""
+    return Repeat(_check(part, "repeat()"))
+
+
+def any_of(*parts: Trigger) -> AnyOf:
+    """Fire when the first of the parts is ready."""
+    return AnyOf(_check_all(parts, "any_of()"))
+
+
+def all_of(*parts: Trigger) -> AllOf:
+    """Fire when all of the parts are ready."""
+    return AllOf(_check_all(parts, "all_of()"))
+
+
+def in_order(*parts: Trigger) -> InOrder:
+    """Fire as the first part does until it finishes, then as the next does."""
+    return InOrder(_check_all(parts, "in_order()"))
+
+
+def until(part: Trigger, end: Trigger) -> Until:
+    """Fire as `part` does, until `end` is ready; `end` then fires once and that is all."""
+    return Until(_check(part, "until()"), _check(end, "until()"))
+
+
+def never() -> Never:
+    """Do not fire before the window expires."""
+    return Never()
+
+
+def is_trigger(value: object) -> bool:
+    """Whether the value is one of the triggers of this module."""
+    return isinstance(value, Trigger)
+
+
+def _check(part: Trigger, where: str) -> Trigger:
+    if not is_trigger(part):
+        raise refuse(f"{where} takes a trigger such as elements(10) or every('10s'), not {part!r}")
+    return part
+
+
+def _check_all(parts: tuple[Trigger, ...], where: str) -> tuple[Trigger, ...]:
+    if not parts:
+        raise refuse(f"{where} needs at least one trigger")
+    for part in parts:
+        _check(part, where)
+    return parts

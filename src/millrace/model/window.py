@@ -1,0 +1,237 @@
+"""Where in event time: windows, and how elements are assigned to them.
+
+A window is a span `[start, end)` of event time, in microseconds. A *windowing* says which windows
+an element belongs to. Most do so from the element's event time alone (`assign`). Two kinds cannot:
+a session's bounds depend on its neighbours (each element is assigned the span `[at, at + gap)` and
+overlapping spans are merged), and a count window depends on arrival order.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from typing import Any, TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from millrace.model.duration import (
+    BEGINNING_OF_TIME,
+    END_OF_TIME,
+    Duration,
+    format_duration,
+    parse_duration,
+    parse_positive,
+    to_datetime,
+    to_instant,
+)
+from millrace.model.errors import refuse, unknown
+
+Row: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Window:
+    """The span `[start, end)`; for count windows, ordinals instead of instants."""
+
+    start: int
+    end: int
+
+
+GLOBAL_WINDOW = Window(BEGINNING_OF_TIME, END_OF_TIME - 1)
+"""It ends just before the end of time, so that the end of the input closes and expires it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Windows of one size, back to back, the first starting at `offset` past 1970."""
+
+    size: int
+    offset: int = 0
+
+    def assign(self, at: int, row: Row) -> tuple[Window, ...]:
+        """The one window around `at`."""
+        start = at - (at - self.offset) % self.size
+        return (Window(start, start + self.size),)
+
+    def __str__(self) -> str:
+        return f"fixed({format_duration(self.size)}{_offset(self.offset)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    """Windows of one size, a new one starting every `every`; they overlap."""
+
+    size: int
+    every: int
+    offset: int = 0
+
+    def assign(self, at: int, row: Row) -> tuple[Window, ...]:
+        """Every window that covers `at`, earliest first."""
+        last = at - (at - self.offset) % self.every
+        first = last - (self.size - 1 - (at - last)) // self.every * self.every
+        return tuple(Window(start, start + self.size) for start in range(first, last + 1, self.every))
+
+    def __str__(self) -> str:
+        every = format_duration(self.every)
+        return f"sliding({format_duration(self.size)}, every={every}{_offset(self.offset)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Bursts of activity of a key, apart by at least `gap`."""
+
+    gap: int
+
+    def assign(self, at: int, row: Row) -> tuple[Window, ...]:
+        """The span an element holds open by itself; the engine merges those that overlap."""
+        return (Window(at, at + self.gap),)
+
+    def __str__(self) -> str:
+        return f"session(gap={format_duration(self.gap)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Groups of `size` elements of a key in order of arrival; event time plays no part."""
+
+    size: int
+
+    def __str__(self) -> str:
+        return f"count({self.size})"
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """One window for all of time. It closes only when the input ends."""
+
+    def assign(self, at: int, row: Row) -> tuple[Window, ...]:
+        """Always the same window."""
+        return (GLOBAL_WINDOW,)
+
+    def __str__(self) -> str:
+        return "global()"
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """Days, weeks (from Monday), months, quarters or years as a named place counts them."""
+
+    unit: str
+    zone: str
+
+    def assign(self, at: int, row: Row) -> tuple[Window, ...]:
+        """The one window around `at`; a day with a change of clocks has 23 or 25 hours."""
+        local = to_datetime(at).astimezone(_zone(self.zone)).date()
+        start = _CALENDAR[self.unit].start(local)
+        return (Window(self._midnight(start), self._midnight(_CALENDAR[self.unit].following(start))),)
+
+    def _midnight(self, day: date) -> int:
+        # Where midnight is skipped by a change of clocks, the offset before it applies, which
+        # makes this the instant of the change itself: the first of the day.
+        return to_instant(datetime(day.year, day.month, day.day, tzinfo=_zone(self.zone)).astimezone(UTC))
+
+    def __str__(self) -> str:
+        return f"calendar({self.unit}, zone={self.zone})"
+
+
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """Windows by a function of the user's: `(event time, row) -> [(start, end), ...]`."""
+
+    function: Callable[[datetime, Row], Iterable[tuple[datetime, datetime]]]
+
+    def assign(self, at: int, row: Row) -> tuple[Window, ...]:
+        """What the function says, checked."""
+        windows = []
+        for start, end in self.function(to_datetime(at), row):
+            window = Window(to_instant(start), to_instant(end))
+            if window.end <= window.start:
+                raise refuse(f"{self} assigned a window that ends before it starts: {start} to {end}")
+            windows.append(window)
+        return tuple(windows)
+
+    def __str__(self) -> str:
+        return f"custom({getattr(self.function, '__name__', 'function')})"
+
+
+Windowing: TypeAlias = Fixed | Sliding | Session | Count | Global | Calendar | Custom
+
+
+def fixed(size: Duration, offset: Duration = "0s") -> Fixed:
+    """Back-to-back windows of one size: `fixed("1h")`; `offset` shifts where they start."""
+    length = parse_positive(size, "window size")
+    return Fixed(length, parse_duration(offset, "window offset") % length)
+
+
+def sliding(size: Duration, every: Duration, offset: Duration = "0s") -> Sliding:
+    """Overlapping windows: `sliding("1h", every="5m")` is the last hour, anew every five minutes."""
+    length, period = parse_positive(size, "window size"), parse_positive(every, "window period")
+    if period > length:
+        raise refuse(
+            f"sliding windows of {size} every {every} leave gaps, and what falls into a gap is in no window; "
+            f"make every at most {size}"
+        )
+    return Sliding(length, period, parse_duration(offset, "window offset") % period)
+
+
+def session(gap: Duration) -> Session:
+    """Bursts of activity of a key: a session ends when nothing comes for `gap` of event time."""
+    return Session(parse_positive(gap, "session gap"))
+
+
+def count(size: int) -> Count:
+    """Groups of so many elements of a key, in order of arrival."""
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise refuse(f"a count window holds a whole number of elements, at least 1, not {size!r}")
+    return Count(size)
+
+
+def global_() -> Global:
+    """One window for everything; with a trigger such as `every`, a running answer."""
+    return Global()
+
+
+def calendar(unit: str, zone: str = "UTC") -> Calendar:
+    """Calendar spans of a place: `calendar("day", zone="Europe/Berlin")`."""
+    if unit not in _CALENDAR:
+        raise refuse(unknown("calendar unit", unit, _CALENDAR))
+    try:
+        _zone(zone)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise refuse(f"unknown time zone {zone!r}; use a name such as 'Europe/Berlin' or 'UTC'") from None
+    return Calendar(unit, zone)
+
+
+def custom(function: Callable[[datetime, Row], Iterable[tuple[datetime, datetime]]]) -> Custom:
+    """Windows of your own: a function of event time and row gives the spans it belongs to."""
+    if not callable(function):
+        raise refuse(f"custom windows take a function of (event time, row), not {function!r}")
+    return Custom(function)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    start: Callable[[date], date]
+    following: Callable[[date], date]
+
+
+def _add_months(day: date, months: int) -> date:
+    year, month = divmod(day.year * 12 + day.month - 1 + months, 12)
+    return date(year, month + 1, 1)
+
+
+_CALENDAR = {
+    "day": _Unit(lambda day: day, lambda start: start + timedelta(days=1)),
+    "week": _Unit(lambda day: day - timedelta(days=day.weekday()), lambda start: start + timedelta(weeks=1)),
+    "month": _Unit(lambda day: day.replace(day=1), lambda start: _add_months(start, 1)),
+    "quarter": _Unit(lambda day: date(day.year, (day.month - 1) // 3 * 3 + 1, 1), lambda start: _add_months(start, 3)),
+    "year": _Unit(lambda day: date(day.year, 1, 1), lambda start: date(start.year + 1, 1, 1)),
+}
+
+
+@lru_cache
+def _zone(name: str) -> ZoneInfo:
+    return ZoneInfo(name)
+
+
+def _offset(offset: int) -> str:
+    return f", offset={format_duration(offset)}" if offset else ""

@@ -1,0 +1,1 @@
+"""Spark: the sessions and hosts that run pipelines."""

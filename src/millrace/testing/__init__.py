@@ -1,0 +1,1 @@
+"""Transcripts: what a query must say, step by step, run against any engine."""

@@ -1,0 +1,287 @@
+"""Reading transcripts: a YAML document becomes a query, and the steps that drive it.
+
+The format is TRANSCRIPTS.md's, described for users in docs/transcripts.md.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import yaml
+
+from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME, SECOND, to_datetime
+from millrace.model.errors import ModelError, refuse, unknown
+from millrace.model.pane import Mode, Timing
+from millrace.model.query import Query
+from millrace.model.schema import Schema, parse_schema
+from millrace.model.stream import memory
+from millrace.model.window import Count, Global
+from millrace.testing.notation import parse_aggregate, parse_policy, parse_trigger, parse_window
+
+_KEYS = ("name", "window", "trigger", "mode", "lateness", "aggregate", "watermarks", "idle", "steps", "error")
+_STEPS = ("input", "watermark", "clock", "expect", "dropped", "watermark_is")
+_ELEMENT = ("k", "v", "at", "closes")
+PANE = ("k", "window", "diff", "timing", "index", "last")
+"""The attributes of a pane beside its aggregates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A bundle arrives."""
+
+    rows: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """Event time advances."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Processing time advances."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """The panes since the last such step, each by some of its attributes."""
+
+    panes: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """How many elements were dropped since the start."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkIs:
+    """Where the query's own watermark policy has come to."""
+
+    at: int
+
+
+Step: TypeAlias = Input | Watermark | Clock | Expect | Dropped | WatermarkIs
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A query, what happens to it, and what it must say."""
+
+    query: Query
+    steps: tuple[Step, ...]
+    derived: bool
+    """Whether the watermark follows from the events, by the query's policy, after each step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A YAML document that says it is a transcript, not yet looked into."""
+
+    file: str
+    line: int
+    content: Any
+
+    @property
+    def name(self) -> str:
+        """What the document calls itself."""
+        given = self.content.get("name") if isinstance(self.content, Mapping) else None
+        return str(given) if given is not None else f"transcript at line {self.line}"
+
+    @property
+    def error(self) -> str | None:
+        """The pattern of the message with which the document must fail, if it must."""
+        given = self.content.get("error") if isinstance(self.content, Mapping) else None
+        return None if given is None else str(given)
+
+
+def read_documents(path: Path) -> Iterator[Document]:
+    """The documents of a file. Raises ModelError if it is not readable YAML."""
+    try:
+        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+        while loader.check_node():
+            node = loader.get_node()
+            content = loader.construct_document(node)
+            if node is not None and content is not None:
+                yield Document(str(path), node.start_mark.line + 1, content)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ModelError(f"{path}: cannot be read: it is not text in UTF-8") from None
+    except yaml.YAMLError as error:
+        raise ModelError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+
+
+def parse_transcript(document: Document) -> Transcript:
+    """Check a document and build what it describes. Raises ModelError with what is wrong."""
+    content = document.content
+    if not isinstance(content, Mapping):
+        raise refuse(f"a transcript is a mapping with window: and steps:, not {type(content).__name__}")
+    for key in content:
+        if key not in _KEYS:
+            raise refuse(unknown("key", key, _KEYS))
+    for key in ("window", "steps"):
+        if key not in content:
+            raise refuse(f"a transcript needs {key}:")
+    if not isinstance(content["steps"], list):
+        raise refuse(f"steps: is a list of steps, not {content['steps']!r}")
+    if document.error is not None:
+        try:
+            re.compile(document.error)
+        except re.error as error:
+            raise refuse(f"error: {document.error!r} is not a regular expression: {error}") from None
+    windowing = parse_window(content["window"])
+    numbered = list(enumerate(content["steps"], 1))
+    bundles = {n: _elements(step["input"], n) for n, step in numbered if isinstance(step, Mapping) and "input" in step}
+    if not isinstance(windowing, Count | Global):
+        for number, bundle in bundles.items():
+            if any(row["at"] is None and row["closes"] is None for row in bundle):
+                raise refuse(f"step {number}: each element needs at:, its event time in seconds")
+    rows = [row for bundle in bundles.values() for row in bundle]
+    policy = parse_policy(content.get("watermarks", "delay(0s)"))
+    windowed = (
+        memory("input", _schema(rows))
+        .event_time("at", watermark=policy, idle=content.get("idle"))
+        .group_by("k")
+        .window(windowing, content.get("lateness") or "0s")
+    )
+    if "trigger" in content:
+        windowed = windowed.trigger(parse_trigger(content["trigger"]))
+    if "mode" in content:
+        windowed = _in_mode(windowed, content["mode"])
+    aggregates = content.get("aggregate", {"values": "collect(v)"})
+    if not isinstance(aggregates, Mapping):
+        raise refuse(f"aggregate: maps names to aggregates, like {{total: sum(v)}}, not {aggregates!r}")
+    for name in aggregates:
+        if name in PANE:
+            raise refuse(f"an aggregate cannot be called {name!r}; that is an attribute of every pane")
+    query = windowed.aggregate(**{str(name): parse_aggregate(text) for name, text in aggregates.items()})
+    steps = tuple(_step(step, number, query, bundles.get(number, [])) for number, step in numbered)
+    return Transcript(query, steps, derived="watermarks" in content or "idle" in content)
+
+
+def _in_mode(windowed: Any, mode: object) -> Any:
+    if mode not in tuple(Mode):
+        raise refuse(unknown("mode", mode, Mode))
+    return getattr(windowed, str(mode))()
+
+
+def _step(step: object, number: int, query: Query, bundle: list[dict[str, Any]]) -> Step:
+    if not isinstance(step, Mapping) or len(step) != 1:
+        raise refuse(f"step {number} is one of {', '.join(_STEPS)} with its value, not {step!r}")
+    ((kind, value),) = step.items()
+    where = f"step {number}, {kind}"
+    match kind:
+        case "input":
+            return Input(tuple(_row(row) for row in bundle))
+        case "watermark":
+            return Watermark(_instant(value, where))
+        case "clock":
+            return Clock(_instant(value, where))
+        case "expect":
+            return Expect(tuple(_expected(pane, where, query) for pane in _list(value, where)))
+        case "dropped":
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise refuse(f"{where}: a number of elements, not {value!r}")
+            return Dropped(value)
+        case "watermark_is":
+            return WatermarkIs(_instant(value, where))
+    raise refuse(f"step {number}: {unknown('step', kind, _STEPS)}")
+
+
+def _elements(value: object, number: int) -> list[dict[str, Any]]:
+    where = f"step {number}, input"
+    elements = []
+    for item in _list(value, where):
+        given = {"v": item, "at": item} if isinstance(item, int | float) and not isinstance(item, bool) else item
+        if not isinstance(given, Mapping):
+            raise refuse(f"{where}: an element is {{k: a, v: 5, at: 3}} or a number, not {item!r}")
+        for key in given:
+            if key not in _ELEMENT:
+                raise refuse(f"{where}: {unknown('attribute', key, _ELEMENT)}")
+        element = {**dict.fromkeys(_ELEMENT), **given}
+        if "v" not in given:
+            element["v"] = element["at"]
+        for key in ("at", "closes"):
+            if element[key] is not None:
+                _instant(element[key], f"{where}, {key}")
+        elements.append(element)
+    return elements
+
+
+def _row(element: Mapping[str, Any]) -> dict[str, Any]:
+    """An element as the row of a source: times as timestamps."""
+    times = {
+        key: None if element[key] is None else to_datetime(_instant(element[key], key)) for key in ("at", "closes")
+    }
+    if times["at"] is None and times["closes"] is None:
+        times["at"] = to_datetime(0)  # Count and global windows do not ask when.
+    return {**element, **times}
+
+
+def _schema(elements: list[dict[str, Any]]) -> Schema:
+    types = {name: _type_of(name, [element[name] for element in elements]) for name in ("k", "v")}
+    return parse_schema({**types, "at": "TIMESTAMP", "closes": "TIMESTAMP"})
+
+
+def _type_of(name: str, values: list[Any]) -> str:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int}:
+        return "BIGINT"
+    if kinds <= {int, float}:
+        return "DOUBLE"
+    if kinds == {str}:
+        return "STRING"
+    if kinds == {bool}:
+        return "BOOLEAN"
+    raise refuse(f"the values of {name} must be of one type, not {', '.join(sorted(kind.__name__ for kind in kinds))}")
+
+
+def _expected(pane: object, where: str, query: Query) -> Mapping[str, Any]:
+    known = (*PANE, *query.aggregates)
+    if not isinstance(pane, Mapping):
+        raise refuse(f"{where}: a pane is given by its attributes, like {{k: a, total: 7}}, not {pane!r}")
+    for key in pane:
+        if key not in known:
+            raise refuse(f"{where}: {unknown('attribute', key, known)}")
+    expected = {"diff": 1, **pane}
+    if expected["diff"] not in (1, -1):
+        raise refuse(f"{where}: diff is +1 or -1, not {expected['diff']!r}")
+    if "timing" in expected and expected["timing"] not in tuple(Timing):
+        raise refuse(f"{where}: {unknown('timing', expected['timing'], Timing)}")
+    if "window" in expected:
+        bounds = expected["window"]
+        if not isinstance(bounds, list) or len(bounds) != 2 or not all(_is_number(bound) for bound in bounds):
+            raise refuse(f"{where}: a window is [start, end] in seconds, not {bounds!r}")
+    return expected
+
+
+def _list(value: object, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise refuse(f"{where}: a list in brackets, not {value!r}")
+    return value
+
+
+def _instant(value: object, where: str) -> int:
+    if not _is_number(value):
+        raise refuse(f"{where}: a time in seconds, not {value!r}")
+    if value in (math.inf, -math.inf):
+        return END_OF_TIME if value == math.inf else BEGINNING_OF_TIME
+    instant = Decimal(str(value)) * SECOND
+    if not instant.is_finite() or abs(instant) > 10**17:
+        raise refuse(f"{where}: {value!r} seconds is outside of the times that can be counted")
+    return round(instant)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,22 @@
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+from pyspark.sql import SparkSession
+
+from millrace.spark import session
+
+# The same cases on every run, so that a red build is about the change and not about luck; CI_SEEDS=random
+# looks for new ones. A failure prints how to see it again.
+settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("random", deadline=None, print_blob=True)
+settings.load_profile("random" if os.environ.get("CI_SEEDS") == "random" else "fixed")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one Spark session of all tests."""
+    started = session.start("millrace-tests", "local[2]")
+    yield started
+    started.stop()

@@ -1,0 +1,99 @@
+"""Random queries and inputs, small enough that windows collide and sessions merge."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import strategies as st
+
+from millrace.model import trigger as on
+from millrace.model import window as windows
+from millrace.model.aggregate import collect, count, sum_
+from millrace.model.duration import SECOND, to_datetime
+from millrace.model.query import Query
+from millrace.model.stream import memory
+from millrace.model.trigger import Trigger
+from millrace.model.window import Windowing
+
+SCHEMA = "k STRING, v BIGINT, at TIMESTAMP"
+KEYS = ("a", "b")
+
+time_windows: st.SearchStrategy[Windowing] = st.one_of(
+    st.builds(windows.fixed, st.sampled_from(["5s", "10s"]), st.sampled_from(["0s", "3s"])),
+    st.builds(windows.sliding, st.sampled_from(["10s", "7s"]), st.sampled_from(["5s", "3s"])),
+    st.builds(windows.session, st.sampled_from(["3s", "6s"])),
+    st.just(windows.global_()),
+)
+all_windows: st.SearchStrategy[Windowing] = st.one_of(time_windows, st.builds(windows.count, st.integers(1, 4)))
+
+_once: st.SearchStrategy[Trigger] = st.one_of(
+    st.builds(on.elements, st.integers(1, 4)),
+    st.builds(on.after, st.sampled_from(["0s", "2s", "5s"])),
+    st.builds(on.every, st.sampled_from(["3s", "5s"])),
+    st.just(on.never()),
+    st.just(on.watermark()),
+    st.just(on.each()),
+    st.just(on.default()),
+)
+
+
+def _combined(part: st.SearchStrategy[Trigger]) -> st.SearchStrategy[Trigger]:
+    some = st.lists(part, min_size=1, max_size=3)
+    return st.one_of(
+        st.builds(on.watermark, st.none() | part, st.none() | part),
+        st.builds(on.repeat, part),
+        st.builds(lambda parts: on.any_of(*parts), some),
+        st.builds(lambda parts: on.all_of(*parts), some),
+        st.builds(lambda parts: on.in_order(*parts), some),
+        st.builds(on.until, part, part),
+    )
+
+
+triggers: st.SearchStrategy[Trigger] = st.recursive(_once, _combined, max_leaves=5)
+"""Any trigger of the algebra."""
+
+lasting_triggers: st.SearchStrategy[Trigger] = st.one_of(
+    st.builds(on.repeat, triggers),
+    st.builds(on.watermark, st.none() | triggers, triggers),
+    st.builds(on.every, st.sampled_from(["3s", "5s"])),
+    st.just(on.never()),
+)
+"""Triggers that do not finish before their window expires."""
+
+latenesses = st.sampled_from(["0s", "4s", "20s"])
+modes = st.sampled_from(["discarding", "accumulating", "retracting"])
+
+
+def query(windowing: Windowing, trigger: Trigger, mode: str, lateness: str = "0s") -> Query:
+    """A query that collects, so that nothing can hide in a sum."""
+    if isinstance(windowing, windows.Global | windows.Count):
+        lateness = "0s"
+    source = memory("input", SCHEMA).event_time("at", delay="0s").group_by("k").window(windowing, lateness)
+    built: Query = getattr(source.trigger(trigger), mode)().aggregate(values=collect("v"), total=sum_("v"), n=count())
+    return built
+
+
+@st.composite
+def rows(draw: st.DrawFn, most: int = 12) -> list[dict[str, Any]]:
+    """Rows whose values are all different, so that each can be followed."""
+    times = draw(st.lists(st.tuples(st.sampled_from(KEYS), st.integers(0, 60)), max_size=most))
+    return [{"k": key, "v": number, "at": to_datetime(at * SECOND // 2)} for number, (key, at) in enumerate(times)]
+
+
+@st.composite
+def bundles(draw: st.DrawFn, given: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The same rows, in order, cut into bundles."""
+    cuts = sorted(draw(st.lists(st.integers(0, len(given)), max_size=4)))
+    edges = [0, *cuts, len(given)]
+    return [list(given[start:end]) for start, end in pairwise(edges) if end > start]
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> list[tuple[str, Any]]:
+    """Bundles with watermarks and clock ticks between them."""
+    happening: list[tuple[str, Any]] = []
+    for bundle in draw(bundles(draw(rows()))):
+        happening.append(("input", bundle))
+        for kind in draw(st.lists(st.sampled_from(["watermark", "clock"]), max_size=2)):
+            happening.append((kind, draw(st.integers(0, 40)) * SECOND))
+    return happening

@@ -1,0 +1,34 @@
+import re
+
+from rich.console import Console
+from typer.testing import CliRunner
+
+from millrace import demo
+from millrace.cli import app
+
+
+def test_the_demo_shows_the_figures_of_the_paper() -> None:
+    console = Console(width=100, record=True, force_terminal=False)
+    demo.show(console)
+    text = console.export_text()
+    for sums in (
+        "51",
+        "12 | 22 | 33 | 51",
+        "12 | 10 | 11 | 18",
+        "12 | 7 | 11 | 12 | 9",
+        "14 22 3 12",
+        "5 | 22 3 | 14 (late) 12",
+        "+5 +7 | +10 | -7 -10 +25 +3 | -5 -25 +39 -3 +12",
+    ):
+        assert re.search(rf"│ {re.escape(sums)} +│", text), sums
+
+
+def test_the_command_runs_in_a_narrow_terminal() -> None:
+    result = CliRunner().invoke(app, ["demo"], env={"COLUMNS": "60"})
+    assert result.exit_code == 0
+    assert "-5 -25 +39" in result.output
+
+
+def test_help_and_version() -> None:
+    assert "check" in CliRunner().invoke(app, ["--help"]).output
+    assert CliRunner().invoke(app, ["--version"]).output.startswith("millrace ")

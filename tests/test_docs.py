@@ -1,0 +1,84 @@
+"""What the documentation says is true: its programs run, and print what it says they print."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import millrace
+from millrace.cli import app
+from millrace.testing import notation
+from millrace.testing.check import check
+from millrace.testing.transcript import Document
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_runs(page: Path) -> None:
+    names: dict[str, object] = {"print": lambda *args: None}
+    for program in blocks(page, "python"):
+        exec(program, names)
+
+
+def test_the_readme_shows_what_is_printed() -> None:
+    printed: list[str] = []
+    names: dict[str, object] = {"print": lambda text: printed.append(text)}
+    for program in blocks(ROOT / "README.md", "python"):
+        exec(program, names)
+    explained, panes = blocks(ROOT / "README.md", "text")
+    assert "\n".join(printed) == panes.strip()
+    charts = names["charts"]
+    assert isinstance(charts, millrace.Pipeline)
+    assert charts.explain() == explained.strip()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_transcripts_pass(page: Path) -> None:
+    for text in blocks(page, "yaml"):
+        verdict = check(Document(str(page), 1, yaml.safe_load(text)))
+        assert verdict.passed, verdict.failure
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert (page.parent / link).exists(), link
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        named = re.findall(r"`(?:\w+=\S+ )?make ([a-z]+)`|^    make ([a-z]+)", page.read_text(), re.MULTILINE)
+        assert {one or other for one, other in named} <= targets, page
+
+
+def test_the_model_page_names_everything_there_is() -> None:
+    page = (ROOT / "docs" / "model.md").read_text()
+    for name in [*notation.TRIGGERS, *notation.AGGREGATES]:
+        assert re.search(rf"\b{name}_?\b", page), name
+    for name in notation.WINDOWS:
+        assert re.search(rf"\b{name}_?\(", page), name
+
+
+def test_every_command_is_described_by_its_help() -> None:
+    for command in ("check", "demo"):
+        result = CliRunner().invoke(app, [command, "--help"])
+        assert result.exit_code == 0
+
+
+def test_nothing_names_a_package_index() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in listed.split():
+        if name.endswith((".lock", ".toml", ".md")) or name == "Makefile":
+            text = (ROOT / name).read_text()
+            assert "index-url" not in text.replace("--no-emit-index-url", ""), name
+            assert "/simple" not in text, name

@@ -1,0 +1,49 @@
+"""The layers of docs/architecture.md: each imports only those below it, and the pure ones nothing with effects."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "millrace"
+ORDER = ["model", "log", "edge", "panes", "spark", "views", "live", "server", "testing", "demo", "cli"]
+PURE = ("model", "panes", "live")
+EFFECTS = {
+    "pyspark", "py4j", "duckdb", "sqlite3", "psycopg", "socket", "http", "urllib", "subprocess", "threading", "time",
+    "asyncio", "os", "shutil", "tempfile", "random", "secrets", "uuid", "fastapi", "uvicorn", "typer", "rich",
+}  # fmt: skip
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_down_the_layers(path: Path) -> None:
+    layer = layer_of(path)
+    if layer in ("__init__", "__main__"):
+        return
+    below = ORDER[: ORDER.index(layer) + 1]
+    ours = {name.split(".")[1] for name in imports(path) if name.startswith("millrace.")}
+    assert ours - set(below) - {"__version__"} <= ({"demo"} if layer == "cli" else set())
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) in PURE], ids=lambda path: path.stem)
+def test_pure_layers_import_nothing_with_effects(path: Path) -> None:
+    assert {name.split(".")[0] for name in imports(path)} & EFFECTS == set()
+
+
+def test_every_layer_is_known() -> None:
+    assert {layer_of(path) for path in MODULES} - {"__init__", "__main__"} <= set(ORDER)

@@ -1,0 +1,199 @@
+"""Every mistake a person makes when building a pipeline gets a message, at their file and line."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from millrace import (
+    ModelError,
+    Pipeline,
+    approx_quantile,
+    calendar,
+    count,
+    count_if,
+    files,
+    first,
+    fixed,
+    fold,
+    global_,
+    log,
+    memory,
+    on,
+    percentile,
+    punctuated,
+    session,
+    sliding,
+    sum_,
+    table,
+    to_files,
+    to_function,
+    to_topic,
+    top_k,
+    windows,
+)
+
+plays = log("plays", schema="user STRING, track STRING, ms BIGINT, at TIMESTAMP, closes BIGINT, tags ARRAY<STRING>")
+timed = plays.event_time("at", delay="10s")
+hourly = timed.group_by("track").window(fixed("1h"))
+tracks = table("tracks", "track STRING, title STRING", rows=[{"track": "t", "title": "T"}])
+joined = fold("ms", 0, lambda total, ms: total + ms)
+anything: Any = object()
+
+MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
+    ("unknown column in where", lambda: plays.where("mss > 3"), "unknown column 'mss'; did you mean 'ms'?"),
+    ("unknown column in select", lambda: plays.select("trak"), "unknown column 'trak'; did you mean 'track'?"),
+    ("unknown column in group_by", lambda: plays.group_by("artist"), "unknown column 'artist'"),
+    ("unknown column in an aggregate", lambda: hourly.aggregate(x=sum_("m")), "unknown column 'm'"),
+    ("unknown event time", lambda: plays.event_time("att", delay="1s"), "unknown column 'att'; did you mean 'at'?"),
+    ("where without a condition", lambda: plays.where("ms + 1"), "needs a condition, but this is BIGINT"),
+    ("sql that does not parse", lambda: plays.where("ms >"), "expression 'ms >' does not parse"),
+    ("an expression that is no text", lambda: plays.where(anything), "is SQL in a string"),
+    ("an aggregate in a row", lambda: plays.where("sum(ms) > 3"), "put it into .aggregate(...)"),
+    ("a window function", lambda: plays.with_columns(n="row_number() OVER ()"), "sees one row"),
+    ("a sub-query", lambda: plays.where("ms IN (SELECT 1)"), "join a table instead"),
+    ("a star", lambda: plays.with_columns(n="*"), "name the ones you want"),
+    ("the wall clock", lambda: plays.where("at < current_timestamp()"), "use the event's own time"),
+    ("chance", lambda: plays.where("rand() < 0.5"), "different on every replay"),
+    ("an alias", lambda: plays.select(x="ms AS y"), "names its result; write y='ms'"),
+    ("nothing selected", lambda: plays.select(), "at least one column"),
+    ("a column selected twice", lambda: plays.select("ms", ms="ms + 1"), "selected twice"),
+    ("event time selected away", lambda: timed.select("ms"), "select() drops the event time 'at'"),
+    ("event time replaced", lambda: timed.with_columns(at="at"), "is the event time already"),
+    ("no columns added", lambda: plays.with_columns(), "at least one column"),
+    ("missing event time", lambda: plays.window(fixed("1h")), "call .event_time(column, delay=...)"),
+    ("event time that is no time", lambda: plays.event_time("ms", delay="1s"), "timestamp_millis(ms)"),
+    ("event time twice", lambda: timed.event_time("at", delay="1s"), "has an event time already"),
+    ("event time without a delay", lambda: plays.event_time("at"), "how late events may come"),
+    (
+        "event time with two policies",
+        lambda: plays.event_time("at", delay="1s", watermark=percentile(0.9)),
+        "how late events may come",
+    ),
+    ("a policy that is none", lambda: plays.event_time("at", watermark=anything), "takes percentile(...)"),
+    (
+        "punctuation that is no time",
+        lambda: plays.event_time("at", watermark=punctuated("closes")),
+        "needs a TIMESTAMP",
+    ),
+    ("punctuation that is no name", lambda: punctuated(anything), "the name of a column"),
+    ("a share that is none", lambda: percentile(99), "above 0 and at most 1"),
+    ("first without event time", lambda: plays.window(global_()).aggregate(x=first("ms")), "goes by event time"),
+    ("dedup by nothing", lambda: plays.dedup(), "the columns that identify a row"),
+    ("dedup by a time that is missing", lambda: plays.dedup("user", within="1h"), "goes by event time"),
+    ("union with nothing", lambda: plays.union(), "needs another stream"),
+    ("union with something else", lambda: plays.union(anything), "takes streams"),
+    ("union of other columns", lambda: plays.union(memory("m", "a INT")), "the same columns on both sides"),
+    ("union of other times", lambda: timed.union(plays), "the same event time column"),
+    ("join with something else", lambda: plays.join(anything, on="track"), "takes a table"),
+    ("join of an unknown kind", lambda: plays.join(tracks, on="track", how="outer"), "unknown kind of join 'outer'"),
+    ("join on an unknown column", lambda: plays.join(tracks, on="user"), "unknown column 'user'"),
+    ("join on nothing", lambda: plays.join(tracks, on=[]), "needs on="),
+    (
+        "join of other types",
+        lambda: plays.join(table("t", "ms STRING", rows=[{"ms": "1"}]), on="ms"),
+        "it is BIGINT in the stream, but STRING in table 't'",
+    ),
+    (
+        "join with a clash",
+        lambda: plays.join(table("t", "track STRING, ms BIGINT", rows=[{"track": "t"}]), on="track"),
+        "both sides of the join have a column 'ms'",
+    ),
+    ("a table without rows", lambda: table("t", "a INT"), "needs either rows= or path="),
+    ("a table with other columns", lambda: table("t", "a INT", rows=[{"b": 1}]), "unknown column 'b'"),
+    ("group_by twice", lambda: plays.group_by("user").group_by("track"), "called already"),
+    ("group_by nothing", lambda: plays.group_by(), "at least one column"),
+    ("group_by a column twice", lambda: plays.group_by("user", "user"), "names a column twice"),
+    ("window that is none", lambda: timed.window(anything), "takes windows such as fixed('1h')"),
+    ("window twice", lambda: hourly.window(fixed("2h")), "called already"),
+    ("lateness on a global window", lambda: plays.window(global_(), lateness="1h"), "lateness on a global window"),
+    ("lateness on a count window", lambda: plays.window(windows.count(3), lateness="1h"), "lateness on a count window"),
+    ("a duration that does not parse", lambda: fixed("1 fortnight"), "does not parse"),
+    ("a duration without a unit", lambda: fixed(anything), "has no unit"),
+    ("a duration of nothing", lambda: session("0s"), "must be longer than 0"),
+    ("a negative duration", lambda: on.after(timedelta(seconds=-1)), "must not be negative"),
+    ("windows with gaps", lambda: sliding("5m", every="10m"), "leave gaps"),
+    ("a count that is none", lambda: windows.count(0), "at least 1"),
+    ("an unknown unit", lambda: calendar("decade"), "unknown calendar unit 'decade'"),
+    ("an unknown zone", lambda: calendar("day", zone="Europe/Atlantis"), "unknown time zone"),
+    ("windows by no function", lambda: windows.custom(anything), "take a function"),
+    ("trigger that is none", lambda: hourly.trigger(anything), "takes a trigger such as"),
+    ("trigger twice", lambda: hourly.trigger(on.each()).trigger(on.each()), "combine triggers"),
+    ("trigger of none", lambda: on.any_of(), "at least one trigger"),
+    ("trigger within a trigger that is none", lambda: on.watermark(early=anything), "early= of watermark()"),
+    ("elements of none", lambda: on.elements(0), "at least 1"),
+    ("two modes", lambda: hourly.retracting().discarding(), "panes are retracting already"),
+    ("a trigger without a mode", lambda: hourly.trigger(on.each()).aggregate(n=count()), "say how its panes relate"),
+    ("no window", lambda: plays.group_by("user").aggregate(n=count()), "say where in event time"),
+    ("no aggregate", lambda: hourly.aggregate(), "at least one aggregate"),
+    ("an aggregate that is none", lambda: hourly.aggregate(n=anything), "takes an aggregate such as count()"),
+    ("an aggregate named as a key", lambda: hourly.aggregate(track=count()), "is a column of the result already"),
+    ("an aggregate named as the window", lambda: hourly.aggregate(window_end=count()), "column of the result already"),
+    ("a sum of text", lambda: hourly.aggregate(x=sum_("user")), "needs numbers, but user is STRING"),
+    ("a count of no condition", lambda: hourly.aggregate(x=count_if("ms")), "needs a condition"),
+    ("an aggregate of nothing", lambda: sum_(""), "the name of a column or an SQL expression"),
+    ("top_k of none", lambda: top_k("ms", 0), "at least 1"),
+    ("a quantile that is none", lambda: approx_quantile("ms", 50), "from 0 to 1"),
+    ("a fold by no function", lambda: fold("ms", 0, anything), "must be a function"),
+    (
+        "an aggregate that cannot merge, in a session",
+        lambda: timed.window(session("30m")).aggregate(x=joined),
+        "cannot merge, but sessions do",
+    ),
+    ("a schema that does not parse", lambda: log("t", "user, ms"), "does not parse"),
+    ("a schema of an unknown type", lambda: log("t", "ms LUNG"), "does not parse"),
+    ("a schema of nothing", lambda: log("t", ""), "a schema is written like"),
+    ("a column twice", lambda: log("t", "ms INT, MS INT"), "is there twice"),
+    ("a topic without a name", lambda: log("", "ms INT"), "needs a name"),
+    ("an unknown file format", lambda: files("in", "ms INT", format="xls"), "unknown file format 'xls'"),
+    ("an unknown file format to write", lambda: to_files("out", format="xls"), "unknown file format 'xls'"),
+    ("a sink that is none", lambda: plays.to(anything), "takes a sink"),
+    ("a function that is none", lambda: to_function(anything), "takes a function"),
+    ("a pipeline of nothing", lambda: Pipeline("p"), "computes nothing"),
+    ("a pipeline with a strange name", lambda: Pipeline("my pipeline"), "letters, digits and _"),
+    (
+        "a view with a strange name",
+        lambda: Pipeline("p", {"a-b": hourly.aggregate(n=count())}),
+        "letters, digits and _",
+    ),
+    ("a view of something else", lambda: Pipeline("p", {"v": anything}), "takes a query"),
+    ("a sink of something else", lambda: Pipeline("p", sinks=[anything]), "takes what query.to(sink) gives"),
+    (
+        "a topic with two schemas",
+        lambda: Pipeline("p", sinks=[plays.to(to_topic("a")), log("plays", "x INT").to(to_topic("b"))]),
+        "is read with two schemas",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "says"), [mistake[1:] for mistake in MISTAKES], ids=[name for name, *_ in MISTAKES])
+def test_mistake(make: Callable[[], Any], says: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        make()
+    assert says in caught.value.message
+    assert str(caught.value).startswith("test_mistakes.py:")
+
+
+def test_the_line_is_the_user_s() -> None:
+    with pytest.raises(ModelError) as caught:
+        (
+            plays.where("ms > 0")
+            .where("mss > 0")
+            .where("ms > 0")
+        )  # fmt: skip
+    line = test_the_line_is_the_user_s.__code__.co_firstlineno
+    assert caught.value.place is not None
+    assert caught.value.place.line == line + 4
+
+
+def test_an_incomplete_view_is_named_where_it_was_begun() -> None:
+    begun = timed.group_by("track")
+    with pytest.raises(ModelError, match=r"call .aggregate") as caught:
+        Pipeline("p", {"v": begun})  # type: ignore[dict-item]
+    assert caught.value.place == begun.place
+
+
+def test_a_plain_stream_is_no_view() -> None:
+    with pytest.raises(ModelError, match="has no aggregate"):
+        Pipeline("p", {"v": plays})  # type: ignore[dict-item]

@@ -1,0 +1,158 @@
+"""Every transcript passes, and the checker that says so can be trusted."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from millrace.cli import app
+from millrace.testing.check import check
+from millrace.testing.transcript import Document, read_documents
+
+FOLDER = Path(__file__).parent / "transcripts"
+DOCUMENTS = [document for path in sorted(FOLDER.glob("*.yaml")) for document in read_documents(path)]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: f"{Path(document.file).stem}: {document.name}")
+def test_transcript(document: Document) -> None:
+    verdict = check(document)
+    assert verdict.passed, verdict.failure
+
+
+def test_there_are_enough_and_no_name_is_there_twice() -> None:
+    names = [document.name for document in DOCUMENTS]
+    assert len(names) >= 60
+    assert len(set(names)) == len(names)
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["check", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "transcript.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_all_pass_with_a_line_each_and_a_count() -> None:
+    code, output = run(*map(str, sorted(FOLDER.glob("*.yaml"))))
+    assert code == 0
+    assert output.splitlines()[-1] == f"{len(DOCUMENTS)} passed, 0 failed"
+    assert len(output.splitlines()) == len(DOCUMENTS) + 1
+
+
+def test_a_failure_shows_the_step_and_the_difference(tmp_path: Path) -> None:
+    code, output = run(
+        write(
+            tmp_path,
+            "name: wrong\nwindow: fixed(10s)\naggregate: {total: sum(v)}\n"
+            "steps:\n- input: [3]\n- watermark: 10\n- expect: [{total: 4, timing: on-time}]\n"
+            "---\nname: right\nwindow: fixed(10s)\nsteps: []\n",
+        )
+    )
+    assert code == 1
+    assert "wrong" in output
+    assert "step 3, expect: 1 missing, 1 unexpected" in output
+    assert "expected total: 4, got 3" in output
+    assert output.splitlines()[-1] == "1 passed, 1 failed"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name: [", "cannot be read"),
+        ("window: fixed(10s)\n\tsteps: []", "cannot be read"),
+        ("", "holds no transcript"),
+        ("# nothing but a comment\n---\n", "holds no transcript"),
+    ],
+)
+def test_a_file_that_is_not_yaml_ends_with_2(tmp_path: Path, text: str, says: str) -> None:
+    code, output = run(write(tmp_path, text))
+    assert code == 2
+    assert says in output
+
+
+def test_a_file_that_is_not_there_ends_with_2_after_the_others_ran(tmp_path: Path) -> None:
+    code, output = run(str(tmp_path / "none.yaml"), write(tmp_path, "window: fixed(10s)\nsteps: []"), str(tmp_path))
+    assert code == 2
+    assert "none.yaml: cannot be read: No such file" in output
+    assert output.splitlines()[-1] == "1 passed, 0 failed"
+
+
+def test_bytes_that_are_not_text_end_with_2(tmp_path: Path) -> None:
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00steps")
+    code, output = run(str(tmp_path / "binary.yaml"))
+    assert code == 2
+    assert "cannot be read" in output
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[1, 2]", "a transcript is a mapping"),
+        ("just words", "a transcript is a mapping"),
+        ("window: fixed(10s)", "needs steps:"),
+        ("steps: []", "needs window:"),
+        ("window: fixed(10s)\nsteps: 7", "steps: is a list"),
+        ("window: 10\nsteps: []", "window 10 does not parse"),
+        ("window: fixed\nsteps: []", "does not parse"),
+        ("window: fixed(10s\nsteps: []", "does not parse"),
+        ("window: fixed(10s))\nsteps: []", "parentheses or quotes do not match"),
+        ("window: fixed(10s, colour=red)\nsteps: []", "unexpected keyword argument 'colour'"),
+        ("window: fixed(-10s)\nsteps: []", "does not parse"),
+        ("window: fixed(0s)\nsteps: []", "must be longer than 0"),
+        ("window: count(0)\nsteps: []", "at least 1"),
+        ("window: calendar(fortnight)\nsteps: []", "unknown calendar unit"),
+        ("window: calendar(day, zone=Mars)\nsteps: []", "unknown time zone"),
+        ("window: fixed(10s)\ntrigger: elements(many)\nmode: discarding\nsteps: []", "whole number"),
+        ("window: fixed(10s)\ntrigger: repeat(10s)\nmode: discarding\nsteps: []", "takes a trigger"),
+        ("window: fixed(10s)\ntrigger: any_of()\nmode: discarding\nsteps: []", "at least one trigger"),
+        ("window: fixed(10s)\nlateness: soon\nsteps: []", "lateness 'soon' does not parse"),
+        ("window: fixed(10s)\nlateness: 5\nsteps: []", "has no unit"),
+        ("window: fixed(10s)\naggregate: sum(v)\nsteps: []", "maps names to aggregates"),
+        ("window: fixed(10s)\naggregate: {index: sum(v)}\nsteps: []", "attribute of every pane"),
+        ("window: fixed(10s)\naggregate: {x: top_k(v)}\nsteps: []", "missing a required argument"),
+        ("window: fixed(10s)\nwatermarks: percentile(2)\nsteps: []", "at most 1"),
+        ("window: fixed(10s)\nsteps: [1]", "step 1 is one of"),
+        ("window: fixed(10s)\nsteps: [{input: 5}]", "a list in brackets"),
+        ("window: fixed(10s)\nsteps: [{input: [five]}]", "an element is"),
+        ("window: fixed(10s)\nsteps: [{input: [{value: 5, at: 3}]}]", "unknown attribute 'value'"),
+        ("window: fixed(10s)\nsteps: [{input: [{at: soon}]}]", "a time in seconds"),
+        ("window: fixed(10s)\nsteps: [{input: [{at: .nan}]}]", "outside of the times"),
+        ("window: fixed(10s)\nsteps: [{input: [1.0e+300]}]", "outside of the times"),
+        ("window: fixed(10s)\nsteps: [{watermark: later}]", "a time in seconds"),
+        ("window: fixed(10s)\nsteps: [{dropped: some}]", "a number of elements"),
+        ("window: fixed(10s)\nsteps: [{expect: [7]}]", "a pane is given by its attributes"),
+        ("window: fixed(10s)\nsteps: [{expect: [{diff: 2}]}]", "diff is +1 or -1"),
+        ("window: fixed(10s)\nsteps: [{expect: [{timing: soon}]}]", "unknown timing"),
+        ("window: fixed(10s)\nsteps: [{expect: [{window: 5}]}]", "a window is [start, end]"),
+        ("window: fixed(10s)\nsteps: [{input: [1], expect: []}]", "step 1 is one of"),
+        ("window: fixed(10s)\nsteps: []\nerror: '['", "not a regular expression"),
+        ("window: fixed(10s)\nsteps: []\nerror: boom", "it should fail with 'boom', but passes"),
+        ("window: fixd(10s)\nsteps: []\nerror: boom", "but fails with: unknown window 'fixd'"),
+    ],
+)
+def test_a_mistake_gets_a_clear_message(tmp_path: Path, text: str, says: str) -> None:
+    code, output = run(write(tmp_path, text))
+    assert code == 1
+    assert says in output
+    assert "Traceback" not in output
+    assert output.splitlines()[-1] == "0 passed, 1 failed"
+
+
+def test_an_unknown_engine_ends_with_2() -> None:
+    code, output = run("--engine", "flink", str(FOLDER / "modes.yaml"))
+    assert code == 2
+    assert "unknown engine 'flink'" in output
+
+
+def test_expectations_that_fit_several_panes_find_one_each(tmp_path: Path) -> None:
+    # The first expectation fits both panes; it has to leave {k: a} to the second.
+    text = (
+        "window: fixed(10s)\nsteps:\n- input: [{k: a, at: 1}, {k: b, at: 1}]\n- watermark: 10\n"
+        "- expect: [{values: [1]}, {k: a}]\n"
+    )
+    assert run(write(tmp_path, text))[0] == 0
