@@ -16,12 +16,13 @@ from millrace.model.trigger import Trigger
 from millrace.model.window import Windowing
 
 SCHEMA = "k STRING, v BIGINT, at TIMESTAMP"
-KEYS = ("a", "b")
+KEYS = ("a", "a", "b")
 
 time_windows: st.SearchStrategy[Windowing] = st.one_of(
     st.builds(windows.fixed, st.sampled_from(["5s", "10s"]), st.sampled_from(["0s", "3s"])),
     st.builds(windows.sliding, st.sampled_from(["10s", "7s"]), st.sampled_from(["5s", "3s"])),
     st.builds(windows.session, st.sampled_from(["3s", "6s"])),
+    st.builds(windows.session, st.sampled_from(["4s", "8s"])),
     st.just(windows.global_()),
 )
 all_windows: st.SearchStrategy[Windowing] = st.one_of(time_windows, st.builds(windows.count, st.integers(1, 4)))

@@ -107,14 +107,14 @@ class _Box:
 
 def as_svg(pipeline: "Pipeline") -> str:
     """The flow from top to bottom as a picture that needs nothing else to be shown."""
-    boxes: list[_Box] = []
+    boxes: dict[Stage, _Box] = {}
     lines: list[tuple[_Box, _Box]] = []
     column = 0
     for stage in stages(pipeline):
         column += _place(stage, column, boxes, lines)
     width = column * (_WIDTH + _GAP) + _GAP
-    height = max(box.y for box in boxes) + _HEIGHT + _GAP
-    drawn = [_line(upper, lower) for upper, lower in lines] + [_box(box) for box in boxes]
+    height = max(box.y for box in boxes.values()) + _HEIGHT + _GAP
+    drawn = [_line(upper, lower) for upper, lower in lines] + [_box(box) for box in boxes.values()]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">'
@@ -122,24 +122,28 @@ def as_svg(pipeline: "Pipeline") -> str:
     )
 
 
-def _place(stage: Stage, column: int, boxes: list[_Box], lines: list[tuple[_Box, _Box]]) -> int:
-    """Lay out a stage below its inputs, from this column on; how many columns that takes."""
-    taken, above = 0, []
+def _place(stage: Stage, column: int, boxes: dict[Stage, _Box], lines: list[tuple[_Box, _Box]]) -> int:
+    """Lay out a stage below its inputs, from this column on; how many columns that takes.
+
+    What several views or sinks have in common is drawn once.
+    """
+    if stage in boxes:
+        return 0
+    taken = 0
     for before in stage.inputs:
         taken += _place(before, column + taken, boxes, lines)
-        above.append(boxes[-1])
+    above = [boxes[before] for before in stage.inputs]
     taken = max(taken, 1)
     x = _GAP + (column + (taken - 1) / 2) * (_WIDTH + _GAP)
     y = max((box.y + _HEIGHT for box in above), default=0) + _GAP
-    box = _Box(stage, x, y)
-    boxes.append(box)
-    lines.extend((upper, box) for upper in above)
+    boxes[stage] = _Box(stage, x, y)
+    lines.extend((upper, boxes[stage]) for upper in above)
     return taken
 
 
 def _box(box: _Box) -> str:
     colour = _COLOURS.get(box.stage.verb, "#f3f4f6")
-    detail = box.stage.detail if len(box.stage.detail) <= 46 else box.stage.detail[:45] + "…"
+    detail = box.stage.detail if len(box.stage.detail) <= 44 else box.stage.detail[:42] + "…"
     return (
         f"<g><title>{escape(box.stage.detail)}</title>"
         f'<rect x="{box.x}" y="{box.y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6" fill="{colour}" stroke="#6b7280"/>'
