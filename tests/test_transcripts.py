@@ -67,6 +67,11 @@ def test_a_failure_shows_the_step_and_the_difference(tmp_path: Path) -> None:
         ("window: fixed(10s)\n\tsteps: []", "cannot be read"),
         ("", "holds no transcript"),
         ("# nothing but a comment\n---\n", "holds no transcript"),
+        ("window: fixed(10s)\nsteps: []\nsteps: []", "'steps' is there twice"),
+        ("window: fixed(10s)\nsteps: [{input: [1], input: [2]}]", "'input' is there twice"),
+        ("name: 2020-99-99", "cannot be read"),
+        ("name: !!int foo", "cannot be read"),
+        ("[" * 3000, "cannot be read"),
     ],
 )
 def test_a_file_that_is_not_yaml_ends_with_2(tmp_path: Path, text: str, says: str) -> None:
@@ -122,6 +127,21 @@ def test_bytes_that_are_not_text_end_with_2(tmp_path: Path) -> None:
         ("window: fixed(10s)\nsteps: [{input: [{value: 5, at: 3}]}]", "unknown attribute 'value'"),
         ("window: fixed(10s)\nsteps: [{input: [{at: soon}]}]", "a time in seconds"),
         ("window: fixed(10s)\nsteps: [{input: [{at: .nan}]}]", "outside of the times"),
+        ("window: fixed(10s)\nsteps: [{input: [.inf]}]", "happens at a time"),
+        ("window: fixed(10s)\nsteps: [{input: [-70000000000]}]", "outside of the times"),
+        ("window: fixed(999999999d)\nsteps: []", "is too long"),
+        ("window: sliding(1d, every=1ms)\nsteps: []", "86,400,000 windows"),
+        (f"window: fixed(10s)\nsteps: [{{input: [{{v: 1{'0' * 400}, at: 1}}]}}]", "must fit into 64 bits"),
+        (f"window: fixed(10s)\nsteps: [{{expect: [{{values: [1{'0' * 400}]}}]}}]", "1 missing"),
+        (f"window: fixed({'repeat(' * 3000}\nsteps: []", "does not parse"),
+        ("window: fixed(10s)\nlateness: []\nsteps: []", "has no unit"),
+        ("window: fixed(10s)\naggregate: {}\nsteps: []", "maps names to aggregates"),
+        ("window: fixed(10s)\naggregate: {1: sum(v)}\nsteps: []", "named by a word"),
+        ("window: fixed(10s)\nsteps: [{expect: [{index: x}]}]", "index is a whole number"),
+        ("window: fixed(10s)\nsteps: [{expect: [{last: maybe}]}]", "last is true or false"),
+        ("window: fixed(10s)\nsteps: []\nerror: 'a{99999999999999}'", "not a regular expression"),
+        (f"window: fixed(10s)\naggregate: {{x: sum({'v+' * 3000}v)}}\nsteps: []", "does not parse"),
+        ("window: fixed(10s)\nsteps: [{expect: [{values: &a [*a]}]}]", "fails with RecursionError"),
         ("window: fixed(10s)\nsteps: [{input: [1.0e+300]}]", "outside of the times"),
         ("window: fixed(10s)\nsteps: [{watermark: later}]", "a time in seconds"),
         ("window: fixed(10s)\nsteps: [{dropped: some}]", "a number of elements"),
@@ -141,6 +161,26 @@ def test_a_mistake_gets_a_clear_message(tmp_path: Path, text: str, says: str) ->
     assert says in output
     assert "Traceback" not in output
     assert output.splitlines()[-1] == "0 passed, 1 failed"
+
+
+def test_a_strange_name_takes_one_line(tmp_path: Path) -> None:
+    code, output = run(write(tmp_path, 'name: "a\\nok      fake \\ud800"\nwindow: fixed(10s)\nsteps: []\n'))
+    assert code == 0
+    assert output.splitlines() == ["ok      a ok fake \\ud800", "1 passed, 0 failed"]
+
+
+def test_an_aggregate_may_be_called_anything(tmp_path: Path) -> None:
+    text = (
+        "window: fixed(10s)\naggregate: {self: count()}\nsteps: [{input: [1]}, {watermark: 10}, {expect: [{self: 1}]}]"
+    )
+    assert run(write(tmp_path, text))[0] == 0
+
+
+def test_many_panes_are_matched(tmp_path: Path) -> None:
+    keys = ", ".join(f"{{k: {key}, at: 1}}" for key in range(1500))
+    wanted = ", ".join(["{}"] * 1499)
+    text = f"window: fixed(10s)\nsteps: [{{input: [{keys}]}}, {{watermark: 10}}, {{expect: [{wanted}, {{k: 0}}]}}]"
+    assert run(write(tmp_path, text))[0] == 0
 
 
 def test_an_unknown_engine_ends_with_2() -> None:

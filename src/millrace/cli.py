@@ -8,7 +8,8 @@ from rich.console import Console
 
 from millrace import __version__, demo
 from millrace.model.errors import ModelError, unknown
-from millrace.testing.check import ENGINES, check
+from millrace.testing.check import check
+from millrace.testing.engines import ENGINES
 from millrace.testing.transcript import read_documents
 
 app = typer.Typer(

@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TypeAlias
 
 from millrace.model.errors import refuse
@@ -20,6 +21,7 @@ _UNITS = {
     "d": 86_400 * SECOND,
     "w": 7 * 86_400 * SECOND,
 }
+_LONGEST = 10_000 * 366 * _UNITS["d"]
 _PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -37,14 +39,17 @@ def parse_duration(value: Duration, what: str = "duration") -> int:
     if isinstance(value, timedelta):
         if value < timedelta(0):
             raise refuse(f"{what} must not be negative, but is {value}")
-        return value // _MICROSECOND
+        return min(value // _MICROSECOND, _LONGEST)
     if not isinstance(value, str):
         raise refuse(f"{what} {value!r} has no unit; write it like '500ms', '10s', '2m', '1h' or '1d'")
     text = value.replace(" ", "")
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise refuse(f"{what} {value!r} does not parse; write it like '500ms', '10s', '2m', '1h' or '1d'")
-    return sum(round(float(number) * _UNITS[unit]) for number, unit in parts)
+    length = sum(Decimal(number) * _UNITS[unit] for number, unit in parts)
+    if length > _LONGEST:
+        raise refuse(f"{what} {value!r:.40} is too long; 10 000 years is the most")
+    return round(length)
 
 
 def parse_positive(value: Duration, what: str) -> int:

@@ -82,7 +82,7 @@ class Windowed:
         """Let each pane hold everything so far, and take back what was said before it."""
         return self._in_mode(Mode.RETRACTING)
 
-    def aggregate(self, **aggregates: Aggregate) -> "Query":
+    def aggregate(self, /, **aggregates: Aggregate) -> "Query":
         """Say what is computed, by name: `aggregate(plays=count(), listeners=approx_distinct("user"))`."""
         if self.windowing is None:
             raise refuse("say where in event time before aggregating: .window(fixed('1h')) or .window(global_())")

@@ -31,6 +31,7 @@ from millrace.model.trigger import (
     Trigger,
     Until,
     Watermark,
+    parts_of,
 )
 from millrace.model.window import Count, Row, Session, Window
 
@@ -67,7 +68,7 @@ class Look:
 
 def armed(trigger: Trigger) -> Arm:
     """A trigger at its start."""
-    return Arm(parts=tuple(map(armed, _parts(trigger))))
+    return Arm(parts=tuple(map(armed, parts_of(trigger))))
 
 
 def ready(trigger: Trigger, arm: Arm, look: Look) -> bool:
@@ -96,7 +97,7 @@ def ready(trigger: Trigger, arm: Arm, look: Look) -> bool:
         case AnyOf(parts):
             return any(ready(part, state, look) for part, state in zip(parts, arm.parts, strict=True))
         case AllOf(parts):
-            return all(state.finished or ready(part, state, look) for part, state in zip(parts, arm.parts, strict=True))
+            return all(ready(part, state, look) for part, state in zip(parts, arm.parts, strict=True))
         case InOrder(parts):
             place = _place(arm)
             return ready(parts[place], arm.parts[place], look)
@@ -122,7 +123,10 @@ def fire(trigger: Trigger, arm: Arm, look: Look) -> Arm:
             return Arm(finished=any(state.finished for state in fired), parts=fired)
         case AllOf(parts):
             fired = _fire_ready(parts, arm, look)
-            return Arm(finished=all(state.finished for state in fired), parts=fired)
+            if all(state.finished for state in fired):
+                return Arm(finished=True, parts=fired)
+            # It goes on because a part repeats; the others have to be ready again.
+            return Arm(parts=tuple(map(_rearmed, parts, fired)))
         case InOrder(parts):
             place = _place(arm)
             after = fire(parts[place], arm.parts[place], look)
@@ -145,19 +149,6 @@ def merged(arms: Sequence[Arm], closed: bool) -> Arm:
     )
 
 
-def _parts(trigger: Trigger) -> tuple[Trigger, ...]:
-    match trigger:
-        case Watermark(early, late):
-            return (early or Never(), late or Never())
-        case Repeat(part):
-            return (part,)
-        case AnyOf(parts) | AllOf(parts) | InOrder(parts):
-            return parts
-        case Until(part, end):
-            return (part, end)
-    return ()
-
-
 def _place(arm: Arm) -> int:
     """Which part of `in_order` it is the turn of: the first that is not finished."""
     return next(place for place, state in enumerate(arm.parts) if not state.finished)
@@ -165,8 +156,11 @@ def _place(arm: Arm) -> int:
 
 def _again(trigger: Trigger, arm: Arm, look: Look) -> Arm:
     """Fire a trigger that is repeated: armed anew once it is finished."""
-    after = fire(trigger, arm, look)
-    return armed(trigger) if after.finished else after
+    return _rearmed(trigger, fire(trigger, arm, look))
+
+
+def _rearmed(trigger: Trigger, arm: Arm) -> Arm:
+    return armed(trigger) if arm.finished else arm
 
 
 def _fire_ready(parts: tuple[Trigger, ...], arm: Arm, look: Look) -> tuple[Arm, ...]:

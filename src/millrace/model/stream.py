@@ -35,7 +35,7 @@ class Stream:
             raise refuse(f"where({condition!r}) needs a condition, but this is {expression.type}")
         return Where(self, expression, self.schema, caller())
 
-    def select(self, *names: str, **columns: str) -> "Select":
+    def select(self, /, *names: str, **columns: str) -> "Select":
         """Keep these columns, and compute others: `select("user", seconds="ms / 1000")`."""
         chosen = {name: parse_expression(f"`{name}`", Schema((self._column(name),))) for name in names}
         for name, sql in columns.items():
@@ -48,7 +48,7 @@ class Stream:
         schema = Schema(tuple(named(name, expression) for name, expression in chosen.items()))
         return Select(self, tuple(chosen.items()), schema, caller())
 
-    def with_columns(self, **columns: str) -> "WithColumns":
+    def with_columns(self, /, **columns: str) -> "WithColumns":
         """Add columns, or replace them: `with_columns(seconds="ms / 1000")`."""
         if not columns:
             raise refuse("with_columns() needs at least one column, such as seconds='ms / 1000'")

@@ -8,7 +8,7 @@ What each one means is the table in TRANSCRIPTS.md, made executable in `referenc
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from millrace.model.duration import Duration, format_duration, parse_duration, parse_positive
+from millrace.model.duration import END_OF_TIME, Duration, format_duration, parse_duration, parse_positive
 from millrace.model.errors import refuse
 
 
@@ -78,7 +78,7 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Ready when all of the parts are; finished when all of them are."""
+    """Ready when all of the parts are; finished when all of them are, else all start again."""
 
     parts: tuple["Trigger", ...]
 
@@ -118,11 +118,11 @@ class Never:
 Trigger: TypeAlias = Elements | After | Every | Watermark | Repeat | AnyOf | AllOf | InOrder | Until | Never
 
 
-def elements(count: int) -> Elements:
-    """Fire once, when the pane holds at least `count` new elements; looked at once a bundle."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise refuse(f"elements() takes a whole number of at least 1, not {count!r}")
-    return Elements(count)
+def elements(n: int) -> Elements:
+    """Fire once, when the pane holds at least `n` new elements; looked at once a bundle."""
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= END_OF_TIME:
+        raise refuse(f"elements() takes a whole number of at least 1, not {n!r:.40}")
+    return Elements(n)
 
 
 def after(delay: Duration) -> After:
@@ -181,6 +181,20 @@ def until(part: Trigger, end: Trigger) -> Until:
 def never() -> Never:
     """Do not fire before the window expires."""
     return Never()
+
+
+def parts_of(trigger: Trigger) -> tuple[Trigger, ...]:
+    """The triggers that a trigger is made of; `watermark` always has an early and a late one."""
+    match trigger:
+        case Watermark(early, late):
+            return (early or Never(), late or Never())
+        case Repeat(part):
+            return (part,)
+        case AnyOf(parts) | AllOf(parts) | InOrder(parts):
+            return parts
+        case Until(part, end):
+            return (part, end)
+    return ()
 
 
 def is_trigger(value: object) -> bool:

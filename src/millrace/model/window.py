@@ -27,6 +27,8 @@ from millrace.model.errors import refuse, unknown
 
 Row: TypeAlias = Mapping[str, Any]
 
+_MOST_WINDOWS = 100_000
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Window:
@@ -170,6 +172,8 @@ def sliding(size: Duration, every: Duration, offset: Duration = "0s") -> Sliding
             f"sliding windows of {size} every {every} leave gaps, and what falls into a gap is in no window; "
             f"make every at most {size}"
         )
+    if length // period > _MOST_WINDOWS:
+        raise refuse(f"with sliding windows of {size} every {every}, each element is in {length // period:,} windows")
     return Sliding(length, period, parse_duration(offset, "window offset") % period)
 
 

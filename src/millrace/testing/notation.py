@@ -18,6 +18,8 @@ from millrace.model.window import Windowing
 
 T = TypeVar("T")
 
+_LONGEST = 2_000
+
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", re.DOTALL)
 _KEYWORD = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
 _INTEGER, _NUMBER = re.compile(r"-?\d+"), re.compile(r"-?\d+\.\d*")
@@ -94,9 +96,9 @@ def parse_aggregate(text: object) -> Aggregate:
 
 
 def _call(text: object, what: str, known: Mapping[str, Callable[..., T]], nested: bool = False) -> T:
-    match = _CALL.fullmatch(text) if isinstance(text, str) else None
+    match = _CALL.fullmatch(text) if isinstance(text, str) and len(text) < _LONGEST else None
     if match is None:
-        raise refuse(f"{what} {text!r} does not parse; write it like {next(iter(known))}(...)")
+        raise refuse(f"{what} {text!r:.80} does not parse; write it like {next(iter(known))}(...)")
     name, inside = match.groups()
     if name not in known:
         raise refuse(unknown(what, name, known))
@@ -107,6 +109,8 @@ def _call(text: object, what: str, known: Mapping[str, Callable[..., T]], nested
         value = (keyword[2] if keyword else argument).strip()
         parsed = _call(value, what, known, nested) if nested and "(" in value else _literal(value)
         if keyword:
+            if keyword[1] in keywords:
+                raise refuse(f"{what} {name}(): {keyword[1]}= is there twice")
             keywords[keyword[1]] = parsed
         else:
             positional.append(parsed)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import yaml
 
@@ -25,8 +25,22 @@ from millrace.testing.notation import parse_aggregate, parse_policy, parse_trigg
 _KEYS = ("name", "window", "trigger", "mode", "lateness", "aggregate", "watermarks", "idle", "steps", "error")
 _STEPS = ("input", "watermark", "clock", "expect", "dropped", "watermark_is")
 _ELEMENT = ("k", "v", "at", "closes")
+_FURTHEST = 60_000_000_000
+"""Seconds from 1970, either way, that a date can be: about 1,900 years."""
 PANE = ("k", "window", "diff", "timing", "index", "last")
 """The attributes of a pane beside its aggregates."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key that is there twice is a mistake, not the loss of the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for number, key in enumerate(keys):
+            if key in keys[:number]:
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is there twice", node.start_mark)
+        made: dict[Any, Any] = super().construct_mapping(node, deep)
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +110,8 @@ class Document:
     def name(self) -> str:
         """What the document calls itself."""
         given = self.content.get("name") if isinstance(self.content, Mapping) else None
-        return str(given) if given is not None else f"transcript at line {self.line}"
+        text = " ".join(str(given).split()) if given is not None else f"transcript at line {self.line}"
+        return text.encode("utf-8", "backslashreplace").decode()
 
     @property
     def error(self) -> str | None:
@@ -108,7 +123,8 @@ class Document:
 def read_documents(path: Path) -> Iterator[Document]:
     """The documents of a file. Raises ModelError if it is not readable YAML."""
     try:
-        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+        loader = _Loader(path.read_text(encoding="utf-8"))
+        loader.name = str(path)
         while loader.check_node():
             node = loader.get_node()
             content = loader.construct_document(node)
@@ -120,6 +136,9 @@ def read_documents(path: Path) -> Iterator[Document]:
         raise ModelError(f"{path}: cannot be read: it is not text in UTF-8") from None
     except yaml.YAMLError as error:
         raise ModelError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    except (ValueError, ArithmeticError, RecursionError, LookupError) as error:
+        # PyYAML lets through what Python says of a date or a number that is none, or of endless nesting.
+        raise ModelError(f"{path}: cannot be read: {error}") from None
 
 
 def parse_transcript(document: Document) -> Transcript:
@@ -138,8 +157,8 @@ def parse_transcript(document: Document) -> Transcript:
     if document.error is not None:
         try:
             re.compile(document.error)
-        except re.error as error:
-            raise refuse(f"error: {document.error!r} is not a regular expression: {error}") from None
+        except (re.error, OverflowError, RecursionError) as error:
+            raise refuse(f"error: {document.error!r:.80} is not a regular expression: {error}") from None
     windowing = parse_window(content["window"])
     numbered = list(enumerate(content["steps"], 1))
     bundles = {n: _elements(step["input"], n) for n, step in numbered if isinstance(step, Mapping) and "input" in step}
@@ -153,16 +172,20 @@ def parse_transcript(document: Document) -> Transcript:
         memory("input", _schema(rows))
         .event_time("at", watermark=policy, idle=content.get("idle"))
         .group_by("k")
-        .window(windowing, content.get("lateness") or "0s")
+        .window(windowing, "0s" if content.get("lateness") == 0 else content.get("lateness", "0s"))
     )
+    if "trigger" in content and "mode" not in content:
+        raise refuse(f"with a trigger, say how panes relate to each other; mode: is one of {', '.join(Mode)}")
     if "trigger" in content:
         windowed = windowed.trigger(parse_trigger(content["trigger"]))
     if "mode" in content:
         windowed = _in_mode(windowed, content["mode"])
     aggregates = content.get("aggregate", {"values": "collect(v)"})
-    if not isinstance(aggregates, Mapping):
+    if not isinstance(aggregates, Mapping) or not aggregates:
         raise refuse(f"aggregate: maps names to aggregates, like {{total: sum(v)}}, not {aggregates!r}")
     for name in aggregates:
+        if not isinstance(name, str):
+            raise refuse(f"an aggregate is named by a word, not {name!r}")
         if name in PANE:
             raise refuse(f"an aggregate cannot be called {name!r}; that is an attribute of every pane")
     query = windowed.aggregate(**{str(name): parse_aggregate(text) for name, text in aggregates.items()})
@@ -213,8 +236,8 @@ def _elements(value: object, number: int) -> list[dict[str, Any]]:
         if "v" not in given:
             element["v"] = element["at"]
         for key in ("at", "closes"):
-            if element[key] is not None:
-                _instant(element[key], f"{where}, {key}")
+            if element[key] is not None and not abs(_instant(element[key], f"{where}, {key}")) < _FURTHEST * SECOND:
+                raise refuse(f"{where}, {key}: an element happens at a time, not at {element[key]}")
         elements.append(element)
     return elements
 
@@ -237,6 +260,8 @@ def _schema(elements: list[dict[str, Any]]) -> Schema:
 def _type_of(name: str, values: list[Any]) -> str:
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int}:
+        if any(abs(value) >= 2**63 for value in values if value is not None):
+            raise refuse(f"the values of {name} must fit into 64 bits")
         return "BIGINT"
     if kinds <= {int, float}:
         return "DOUBLE"
@@ -244,7 +269,8 @@ def _type_of(name: str, values: list[Any]) -> str:
         return "STRING"
     if kinds == {bool}:
         return "BOOLEAN"
-    raise refuse(f"the values of {name} must be of one type, not {', '.join(sorted(kind.__name__ for kind in kinds))}")
+    found = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise refuse(f"the values of {name} must be all numbers, all text or all true or false, not {found}")
 
 
 def _expected(pane: object, where: str, query: Query) -> Mapping[str, Any]:
@@ -257,6 +283,10 @@ def _expected(pane: object, where: str, query: Query) -> Mapping[str, Any]:
     expected = {"diff": 1, **pane}
     if expected["diff"] not in (1, -1):
         raise refuse(f"{where}: diff is +1 or -1, not {expected['diff']!r}")
+    if "index" in expected and (not isinstance(expected["index"], int) or isinstance(expected["index"], bool)):
+        raise refuse(f"{where}: index is a whole number, not {expected['index']!r:.40}")
+    if not isinstance(expected.get("last", True), bool):
+        raise refuse(f"{where}: last is true or false, not {expected['last']!r:.40}")
     if "timing" in expected and expected["timing"] not in tuple(Timing):
         raise refuse(f"{where}: {unknown('timing', expected['timing'], Timing)}")
     if "window" in expected:
@@ -277,11 +307,10 @@ def _instant(value: object, where: str) -> int:
         raise refuse(f"{where}: a time in seconds, not {value!r}")
     if value in (math.inf, -math.inf):
         return END_OF_TIME if value == math.inf else BEGINNING_OF_TIME
-    instant = Decimal(str(value)) * SECOND
-    if not instant.is_finite() or abs(instant) > 10**17:
-        raise refuse(f"{where}: {value!r} seconds is outside of the times that can be counted")
-    return round(instant)
+    if not abs(value) < _FURTHEST:
+        raise refuse(f"{where}: {value!r:.40} seconds is outside of the times that can be counted")
+    return math.floor(Decimal(str(value)) * SECOND)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

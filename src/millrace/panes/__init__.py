@@ -1,0 +1,1 @@
+"""Partial aggregates to panes: windows, triggers, sessions and retractions, in columns. Pure."""

@@ -1,0 +1,420 @@
+"""The heart of the fast engine: `advance(state, partials, watermark, now) -> (state, panes)`.
+
+One call is one micro-batch of one shard: an input step, a watermark step and a clock step of
+`model.reference`, for all its keys and windows at once. It is a function of its arguments; the state
+that goes in is not changed by it.
+
+Partials are rows of (key, slice): `elements` of them, aggregated. Of the state, only rows that something
+happens to are looked at: those that partials touch, those whose window closes or expires, and, if the
+trigger goes by the clock, those with something new.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME
+from millrace.model.pane import Mode, Timing
+from millrace.model.query import Query
+from millrace.model.window import Count, Custom, Session
+from millrace.panes.arms import Armed, Bools, Ints, Look, compile_trigger
+from millrace.panes.columns import Columnar, columnar
+from millrace.panes.grouping import Grouping, group, identify, lengths
+from millrace.panes.hashing import hash_keys, with_number
+from millrace.panes.slices import windows_of
+from millrace.panes.store import HASH, Places, Store, stack
+
+_LATER = np.int64(END_OF_TIME)
+"""The first arrival of a pane that holds nothing new."""
+TIMINGS = (Timing.EARLY, Timing.ON_TIME, Timing.LATE)
+_CONTROL = ("start", "end", "new", "first", "index", "filled")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """What a shard knows between micro-batches."""
+
+    groups: Store = field(default_factory=Store)
+    """A row for each open (key, window)."""
+    arrivals: Store = field(default_factory=Store)
+    """For count windows: how many elements of each key have arrived."""
+    watermark: int = BEGINNING_OF_TIME
+    now: int = 0
+    dropped: int = 0
+
+
+@dataclass(slots=True)
+class Work:
+    """The rows that one micro-batch looks at, and what becomes of them."""
+
+    rows: pa.Table
+    """Keys, hash, partials and what was said; the columns below are apart, as they change."""
+    places: Places
+    """Where the rows that come from the state stand there; they are the first."""
+    control: dict[str, Ints]
+    arms: npt.NDArray[np.uint64]
+    changed: Bools
+    gone: Bools
+
+
+class Panes:
+    """A query, made ready to be advanced."""
+
+    def __init__(self, query: Query) -> None:
+        """Compile the trigger and the aggregates."""
+        self.query = query
+        self.keys = tuple(f"key{number}" for number in range(len(query.keys)))
+        self.aggregates: tuple[Columnar, ...] = tuple(columnar(computed.aggregate) for computed in query.computed)
+        self.partials = tuple(
+            tuple(f"p{number}_{part}" for part in range(aggregate.width))
+            for number, aggregate in enumerate(self.aggregates)
+        )
+        self.names = tuple(computed.name for computed in query.computed)
+        self.trigger: Armed = compile_trigger(query.trigger)
+
+    def advance(
+        self, state: State, partials: pa.Table | None, watermark: int, now: int
+    ) -> tuple[State, list[pa.Table]]:
+        """Take in a bundle, then let the watermark and the clock advance; neither goes back."""
+        watermark, now = max(watermark, state.watermark), max(now, state.now)
+        arrivals, dropped = state.arrivals, 0
+        touched: list[pa.Table] = []
+        taken = [_NOWHERE]
+        if partials is not None and len(partials):
+            arrivals, dropped, touched, places = self._take_in(state, partials.combine_chunks())
+            taken.append(places)
+        waking = self._waking(state, _joined(taken), watermark)
+        work = self._work(touched, state.groups.take(waking), waking)
+        panes: list[pa.Table] = []
+        if work is not None:
+            arrived = np.arange(len(work.rows)) < sum(map(len, touched))
+            self._evaluate(work, arrived, state.watermark, state.watermark, state.now, panes)
+            self._evaluate(work, ~work.gone, state.watermark, watermark, state.now, panes)
+            self._evaluate(work, ~work.gone, watermark, watermark, now, panes)
+        groups = self._kept(state.groups, work, _joined(taken))
+        return replace(
+            state, groups=groups, arrivals=arrivals, watermark=watermark, now=now, dropped=state.dropped + dropped
+        ), panes
+
+    # Input: partials to groups.
+
+    def _take_in(self, state: State, partials: pa.Table) -> tuple[Store, int, list[pa.Table], Places]:
+        """The groups that a bundle touches as they are now, and what of the state they replace."""
+        keys = hash_keys([partials[name].chunk(0) for name in self.keys], len(partials))
+        elements = partials["elements"].to_numpy()
+        arrivals = state.arrivals
+        if isinstance(self.query.windowing, Count):
+            arrivals, owners, starts, ends = self._ordinals(state.arrivals, partials, keys, elements)
+        elif isinstance(self.query.windowing, Custom):
+            owners, starts, ends = _listed(partials)
+        else:
+            owners, starts, ends = windows_of(self.query.windowing, partials["slice"].to_numpy())
+        timely = np.ones(len(owners), np.bool_)
+        if not isinstance(self.query.windowing, Count):
+            timely = state.watermark <= ends + self.query.lateness
+        new = self._new_rows(state, partials, keys, elements, owners[timely], starts[timely], ends[timely])
+        if isinstance(self.query.windowing, Session):
+            groups, places, refused = self._merge_sessions(state, new)
+        else:
+            groups, places, refused = self._merge_windows(state, new)
+        accepted = np.zeros(len(partials), np.bool_)
+        accepted[owners[timely][~refused]] = True
+        has_window = np.zeros(len(partials), np.bool_)
+        has_window[owners] = True
+        return arrivals, int(elements[has_window & ~accepted].sum()), groups, places
+
+    def _new_rows(
+        self,
+        state: State,
+        partials: pa.Table,
+        keys: npt.NDArray[np.uint64],
+        elements: Ints,
+        owners: npt.NDArray[np.intp],
+        starts: Ints,
+        ends: Ints,
+    ) -> pa.Table:
+        """Partials as rows of groups that hold nothing else."""
+        rows = partials.select([*self.keys, *(name for names in self.partials for name in names)])
+        rows = rows.take(pa.array(owners)).combine_chunks()
+        hashes = keys[owners]
+        if not isinstance(self.query.windowing, Session):
+            hashes = with_number(hashes, starts)  # sessions are found by their key alone
+        many = len(owners)
+        columns: dict[str, npt.NDArray[np.int64] | npt.NDArray[np.uint64]] = {
+            HASH: hashes,
+            "start": starts,
+            "end": ends,
+            "new": elements[owners],
+            "first": np.full(many, state.now),
+            "index": np.zeros(many, np.int64),
+            "filled": elements[owners],
+            "arm": np.zeros(many, np.uint64),
+        }
+        for name, column in columns.items():
+            rows = rows.append_column(name, pa.array(column))
+        return rows
+
+    def _merge_windows(self, state: State, new: pa.Table) -> tuple[list[pa.Table], Places, Bools]:
+        """Put new rows to the groups of their windows; those of finished groups are refused."""
+        on = [*self.keys, "start", "end"]
+        same = identify([new[name].combine_chunks() for name in on], len(new))
+        wanted = new.take(pa.array(same.firsts))
+        asked, places = state.groups.find(wanted, on)
+        before = state.groups.take(places)
+        finished = np.zeros(same.count, np.bool_)
+        if before:
+            finished[asked] = self.trigger.is_finished(before[0]["arm"].to_numpy())
+        refused = finished[same.ids]
+        if refused.any():
+            going = ~finished[asked]
+            places, asked = places.take(np.flatnonzero(going)), asked[going]
+            before = state.groups.take(places)
+        if refused.all():
+            return [], places, refused
+        ids = np.concatenate([asked, same.ids[~refused]])
+        whole = stack([*before, new.filter(pa.array(~refused))])
+        numbers = np.cumsum(~finished) - 1
+        return [self._merged(whole, group(numbers[ids], int((~finished).sum())))], places, refused
+
+    def _merge_sessions(self, state: State, new: pa.Table) -> tuple[list[pa.Table], Places, Bools]:
+        """Put together the sessions of each key that overlap: rules 4, 9 and 13."""
+        keys = identify([new[name].combine_chunks() for name in self.keys], len(new))
+        if not len(new):
+            return [], _NOWHERE, np.zeros(0, np.bool_)
+        _, places = state.groups.find(new.take(pa.array(keys.firsts)), self.keys)
+        before = state.groups.take(places)
+        old, whole = len(places), stack([*before, new])
+        clusters = _overlapping(
+            identify([whole[name].combine_chunks() for name in self.keys], len(whole)).ids,
+            whole["start"].to_numpy(),
+            whole["end"].to_numpy(),
+        )
+        is_new = np.arange(len(whole)) >= old
+        arms = whole["arm"].to_numpy()
+        starts, ends = clusters.min(whole["start"].to_numpy()), clusters.max(whole["end"].to_numpy())
+        spans = (whole["start"].to_numpy() == starts[clusters.ids]) & (whole["end"].to_numpy() == ends[clusters.ids])
+        # A session whose bounds stay goes on; else it is a new window, and its trigger starts again
+        # except for being past its firing on time.
+        stays = clusters.max(spans & ~is_new)
+        closed = state.watermark >= ends
+        merged = np.where(closed, clusters.bits(arms) & self.trigger.on_time_bits, np.uint64(0))
+        arm = np.where(stays, clusters.bits(arms), merged)
+        over = stays & clusters.max(~is_new & self.trigger.is_finished(arms))
+        touched = clusters.max(is_new) & ~over
+        index = np.where(stays, clusters.max(whole["index"].to_numpy()), 0)
+        refused = over[clusters.ids][old:]
+        kept = np.flatnonzero(touched[clusters.ids])
+        gone = places.take(kept[kept < old])
+        if not len(kept):
+            return [], gone, refused
+        numbers = np.cumsum(touched) - 1
+        rows = self._merged(whole.take(pa.array(kept)), group(numbers[clusters.ids[kept]], int(touched.sum())))
+        for name, column in (("start", starts), ("end", ends), ("arm", arm), ("index", index)):
+            rows = rows.set_column(rows.column_names.index(name), name, pa.array(column[touched]))
+        return [rows], gone, refused
+
+    def _merged(self, rows: pa.Table, same: Grouping) -> pa.Table:
+        """One row a group. Where a group has a row in the state, its arm and index are that row's."""
+        first = pa.array(same.firsts)
+        columns = {name: rows[name].combine_chunks().take(first) for name in (*self.keys, HASH, "start", "end")}
+        columns["new"] = pa.array(same.sum(rows["new"].to_numpy()))
+        columns["first"] = pa.array(same.min(rows["first"].to_numpy()))
+        columns["index"] = pa.array(same.max(rows["index"].to_numpy()))
+        columns["filled"] = pa.array(same.sum(rows["filled"].to_numpy()))
+        columns["arm"] = pa.array(same.bits(rows["arm"].to_numpy()))
+        for aggregate, names in zip(self.aggregates, self.partials, strict=True):
+            merged = aggregate.merge([rows[name].combine_chunks() for name in names], same)
+            columns.update(zip(names, merged, strict=True))
+        if "said" in rows.column_names:
+            columns["said"] = same.lists(rows["said"].combine_chunks())
+        return pa.table(columns)
+
+    def _ordinals(
+        self, arrivals: Store, partials: pa.Table, hashes: npt.NDArray[np.uint64], elements: Ints
+    ) -> tuple[Store, npt.NDArray[np.intp], Ints, Ints]:
+        """Rule 10: the group of each element, by how many of its key came before it."""
+        assert isinstance(self.query.windowing, Count)
+        same = identify([partials[name].chunk(0) for name in self.keys], len(partials))
+        wanted = partials.select(list(self.keys)).append_column(HASH, pa.array(hashes)).take(pa.array(same.firsts))
+        asked, places = arrivals.find(wanted, self.keys)
+        before = np.zeros(same.count, np.int64)
+        for found in arrivals.take(places):
+            before[asked] = found["arrived"].to_numpy()
+        rank = np.empty(len(partials), np.int64)
+        rank[same.order] = np.arange(len(partials)) - same.starts[same.ids[same.order]]
+        ordinal = (before[same.ids] + rank) // self.query.windowing.size
+        added = wanted.append_column("arrived", pa.array(before + same.sum(elements)))
+        return arrivals.put(places, added), np.arange(len(partials)), ordinal, ordinal + 1
+
+    # Time: which groups to look at, and what they say.
+
+    def _waking(self, state: State, taken: Places, watermark: int) -> Places:
+        """The groups that the passing of time may do something to, but those that were taken."""
+        masks = []
+        for number, segment in enumerate(state.groups.segments):
+            if isinstance(self.query.windowing, Count):
+                awake = np.full(len(segment.live), watermark == END_OF_TIME)
+            else:
+                end = segment.column("end")
+                closing = (end > state.watermark) & (end <= watermark)
+                awake = closing | (end < watermark - self.query.lateness)
+            if self.trigger.uses_clock:
+                awake |= segment.column("new") > 0
+            awake[taken.row[taken.segment == number]] = False
+            masks.append(awake)
+        return state.groups.where(masks)
+
+    def _work(self, touched: list[pa.Table], woken: list[pa.Table], waking: Places) -> Work | None:
+        if not touched and not woken:
+            return None
+        rows = stack([*touched, *woken])
+        many = sum(map(len, touched))
+        control = {name: rows[name].to_numpy().copy() for name in _CONTROL}
+        changed = np.arange(len(rows)) < many
+        return Work(rows, waking, control, rows["arm"].to_numpy(), changed, np.zeros(len(rows), np.bool_))
+
+    def _evaluate(
+        self, work: Work, where: Bools, before: int, watermark: int, clock: int, panes: list[pa.Table]
+    ) -> None:
+        """Look at the triggers `where` once; at expiry, let go of the groups and of what they still hold."""
+        look = self._look(work, before, watermark, clock)
+        ready = where & self.trigger.ready(work.arms, look)
+        if ready.any():
+            work.arms = self.trigger.fire(work.arms, look, ready)
+            last = self.trigger.is_finished(work.arms) | look.expired
+            self._emit(work, np.flatnonzero(ready), look, last, panes)
+        expired = where & look.expired
+        if expired.any():
+            left = np.flatnonzero(expired & (work.control["new"] > 0))
+            if len(left):
+                self._emit(work, left, look, expired, panes)
+            work.gone |= expired
+
+    def _look(self, work: Work, before: int, watermark: int, clock: int) -> Look:
+        control = work.control
+        if isinstance(self.query.windowing, Count):
+            over = (control["filled"] >= self.query.windowing.size) | (watermark == END_OF_TIME)
+            return Look(control["new"], control["first"], clock, over, over, over)
+        end = control["end"]
+        closed = end <= watermark
+        return Look(
+            control["new"],
+            control["first"],
+            clock,
+            closed,
+            closed & (end > before),
+            end < watermark - self.query.lateness,
+        )
+
+    def _emit(self, work: Work, fired: npt.NDArray[np.intp], look: Look, last: Bools, panes: list[pa.Table]) -> None:
+        """Rule 5: what firings say, and what they take back."""
+        chosen, control = pa.array(fired), work.control
+        values = [
+            aggregate.result([work.rows[name].combine_chunks().take(chosen) for name in names])
+            for aggregate, names in zip(self.aggregates, self.partials, strict=True)
+        ]
+        timing = np.where(~look.closed, 0, np.where(look.closing, 1, 2))[fired].astype(np.int8)
+        said = pa.StructArray.from_arrays(
+            [
+                *(pa.array(control[name][fired]) for name in ("start", "end", "index")),
+                pa.array(timing),
+                pa.array(last[fired]),
+                *values,
+            ],
+            ["start", "end", "index", "timing", "last", *self.names],
+        )
+        keys = work.rows.select(list(self.keys)).take(chosen)
+        if self.query.mode is Mode.RETRACTING:
+            panes.extend(self._retractions(work, chosen))
+            self._remember(work, fired, said)
+        panes.append(self._pane_rows(keys, said, 1))
+        control["index"][fired] += 1
+        control["new"][fired] = 0
+        control["first"][fired] = _LATER
+        work.changed[fired] = True
+        if self.query.mode is Mode.DISCARDING:
+            self._clear(work, fired)
+
+    def _retractions(self, work: Work, chosen: pa.Array) -> list[pa.Table]:
+        if "said" not in work.rows.column_names:
+            return []
+        lists = work.rows["said"].combine_chunks().take(chosen)
+        held = lengths(lists)
+        if not held.sum():
+            return []
+        keys = work.rows.select(list(self.keys)).take(pa.array(np.repeat(chosen.to_numpy(), held)))
+        return [self._pane_rows(keys, lists.flatten(), -1)]
+
+    def _remember(self, work: Work, fired: npt.NDArray[np.intp], said: pa.StructArray) -> None:
+        """What the next firing of these groups takes back: this pane and nothing else."""
+        lists = pa.ListArray.from_arrays(pa.array(np.arange(len(said) + 1, dtype=np.int32)), said)
+        many = len(work.rows)
+        before = work.rows["said"].combine_chunks() if "said" in work.rows.column_names else pa.nulls(many, lists.type)
+        index = np.arange(many)
+        index[fired] = many + np.arange(len(fired))
+        column = pa.concat_arrays([before.cast(lists.type), lists]).take(pa.array(index))
+        rows = work.rows.drop_columns(["said"]) if "said" in work.rows.column_names else work.rows
+        work.rows = rows.append_column("said", column)
+
+    def _clear(self, work: Work, fired: npt.NDArray[np.intp]) -> None:
+        where = np.zeros(len(work.rows), np.bool_)
+        where[fired] = True
+        for aggregate, names in zip(self.aggregates, self.partials, strict=True):
+            cleared = aggregate.clear([work.rows[name].combine_chunks() for name in names], where)
+            for name, column in zip(names, cleared, strict=True):
+                work.rows = work.rows.set_column(work.rows.column_names.index(name), name, column)
+
+    def _pane_rows(self, keys: pa.Table, said: pa.StructArray, diff: int) -> pa.Table:
+        fields = {said.type.field(number).name: column for number, column in enumerate(said.flatten())}
+        columns = {f"key{number}": keys[name] for number, name in enumerate(self.keys)}
+        for name in ("start", "end", "index", "timing", "last"):
+            columns[name] = fields[name]
+        columns["diff"] = pa.array(np.full(len(said), diff, np.int8))
+        for number, name in enumerate(self.names):
+            columns[f"value{number}"] = fields[name]
+        return pa.table(columns)
+
+    def _kept(self, groups: Store, work: Work | None, taken: Places) -> Store:
+        """The state with what became of the rows that were looked at."""
+        if work is None:
+            return groups.put(taken, _NOTHING)
+        many = len(work.rows) - len(work.places)
+        woken = np.flatnonzero((work.changed | work.gone)[many:])
+        stays = work.changed & ~work.gone
+        rows = work.rows
+        for name, column in (*work.control.items(), ("arm", work.arms)):
+            rows = rows.set_column(rows.column_names.index(name), name, pa.array(column))
+        return groups.put(_joined([taken, work.places.take(woken)]), rows.filter(pa.array(stays)))
+
+
+_NOWHERE = Places(np.zeros(0, np.intp), np.zeros(0, np.intp))
+_NOTHING = pa.table({HASH: pa.array([], pa.uint64())})
+
+
+def _joined(places: Sequence[Places]) -> Places:
+    return Places(np.concatenate([p.segment for p in places]), np.concatenate([p.row for p in places]))
+
+
+def _listed(partials: pa.Table) -> tuple[npt.NDArray[np.intp], Ints, Ints]:
+    """The windows that a user's function gave each partial."""
+    starts, ends = partials["starts"].combine_chunks(), partials["ends"].combine_chunks()
+    owners = np.repeat(np.arange(len(partials)), lengths(starts))
+    return owners, starts.flatten().to_numpy(), ends.flatten().to_numpy()
+
+
+def _overlapping(keys: Ints, starts: Ints, ends: Ints) -> Grouping:
+    """Rows of a key whose spans overlap, directly or by others; touching is not overlapping."""
+    order = np.lexsort((starts, keys))
+    # The furthest end so far within a key: by rank, so that each key starts above all before it.
+    ranks = np.unique(ends, return_inverse=True)[1].astype(np.int64)
+    top = ranks.max(initial=0) + 1
+    furthest = np.maximum.accumulate(keys[order] * top + ranks[order])
+    different, rank_of = np.unique(ends), furthest % top
+    opens = np.ones(len(order), np.bool_)
+    opens[1:] = (keys[order][1:] != keys[order][:-1]) | (starts[order][1:] >= different[rank_of[:-1]])
+    ids = np.empty(len(order), np.int64)
+    ids[order] = np.cumsum(opens) - 1
+    return group(ids, int(opens.sum()))

@@ -1,0 +1,198 @@
+"""Triggers over many windows at once: the reference's `ready`, `fire` and `merged`, in columns.
+
+How far a trigger has come in a window is a row of bits: each node of the trigger has one for
+"finished", and each `watermark` one more for "its firing on time is behind it". All bits 0 is the
+trigger at its start, so arming a part anew is clearing its bits.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from millrace.model.errors import refuse
+from millrace.model.trigger import (
+    After,
+    AllOf,
+    AnyOf,
+    Elements,
+    Every,
+    InOrder,
+    Repeat,
+    Trigger,
+    Until,
+    Watermark,
+    parts_of,
+)
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Arms: TypeAlias = npt.NDArray[np.uint64]
+
+_NONE = np.uint64(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What triggers see of their windows, a row a window; `model.reference.Look` says what each is."""
+
+    new: Ints
+    first: Ints
+    clock: int
+    closed: Bools
+    closing: Bools
+    expired: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Armed:
+    """A trigger with the bits of its nodes."""
+
+    trigger: Trigger
+    finished: np.uint64
+    on_time: np.uint64
+    parts: tuple["Armed", ...]
+
+    @property
+    def bits(self) -> np.uint64:
+        """All bits of this trigger and of its parts."""
+        mine = self.finished | self.on_time
+        for part in self.parts:
+            mine |= part.bits
+        return mine
+
+    @property
+    def on_time_bits(self) -> np.uint64:
+        """The on-time bits of this trigger and of its parts."""
+        mine = self.on_time
+        for part in self.parts:
+            mine |= part.on_time_bits
+        return mine
+
+    @property
+    def uses_clock(self) -> bool:
+        """Whether the passing of processing time alone can make it ready."""
+        return isinstance(self.trigger, After | Every) or any(part.uses_clock for part in self.parts)
+
+    def is_finished(self, arms: Arms) -> Bools:
+        """In which windows it is finished."""
+        finished: Bools = (arms & self.finished) != _NONE
+        return finished
+
+    def ready(self, arms: Arms, look: Look) -> Bools:
+        """In which windows it wants to fire."""
+        return self._ready(arms, look) & ~self.is_finished(arms)
+
+    def fire(self, arms: Arms, look: Look, where: Bools) -> Arms:
+        """The arms after it fired in the windows `where`, in each of which it was ready."""
+        if not where.any():
+            return arms
+        parts = self.parts
+        match self.trigger:
+            case Elements() | After():
+                return _with(arms, self.finished, where)
+            case Watermark(_, late):
+                fired = parts[0]._again(arms, look, where & ~look.closed)
+                after = where & look.closed & ((arms & self.on_time) != _NONE)
+                if late is None:
+                    return _with(fired, self.on_time | self.finished, where & look.closed)
+                fired = parts[1]._again(fired, look, after)
+                return _with(fired, self.on_time, where & look.closed & ~after)
+            case Repeat():
+                return parts[0]._again(arms, look, where)
+            case AnyOf() | AllOf():
+                fired = arms
+                for part in parts:
+                    fired = part.fire(fired, look, where & part.ready(arms, look))
+                if isinstance(self.trigger, AnyOf):
+                    return _with(fired, self.finished, where & _some([part.is_finished(fired) for part in parts]))
+                is_over = where & ~_some([~part.is_finished(fired) for part in parts])
+                for part in parts:  # all_of() goes on while a part does; the others have to be ready again
+                    fired = part._rearmed(fired, where & ~is_over)
+                return _with(fired, self.finished, is_over)
+            case InOrder():
+                place = self._place(arms)
+                fired = arms
+                for number, part in enumerate(parts):
+                    fired = part.fire(fired, look, where & (place == number))
+                return _with(fired, self.finished, where & parts[-1].is_finished(fired))
+            case Until():
+                ends = where & parts[1].ready(arms, look)
+                fired = parts[0].fire(arms, look, where & ~ends)
+                return _with(fired, self.finished, ends)
+        return arms  # every() re-arms itself; never() does not fire
+
+    def _ready(self, arms: Arms, look: Look) -> Bools:
+        parts = self.parts
+        match self.trigger:
+            case Elements(count):
+                return look.new >= count
+            case After(delay):
+                return (look.new > 0) & (look.clock >= look.first + delay)
+            case Every(period):
+                return (look.new > 0) & (look.clock // period > look.first // period)
+            case Watermark(early, late):
+                before = parts[0].ready(arms, look) if early is not None else _never(arms)
+                at_close = look.closing | (look.new > 0)
+                if late is not None:
+                    after = (arms & self.on_time) != _NONE
+                    at_close = np.where(after, parts[1].ready(arms, look), at_close)
+                return np.where(look.closed, at_close, before)
+            case Repeat():
+                return parts[0].ready(arms, look)
+            case AnyOf():
+                return _some([part.ready(arms, look) for part in parts])
+            case AllOf():
+                return ~_some([~part.ready(arms, look) for part in parts])
+            case InOrder():
+                place = self._place(arms)
+                turns = [(place == number) & part.ready(arms, look) for number, part in enumerate(parts)]
+                return _some(turns)
+            case Until():
+                return parts[1].ready(arms, look) | parts[0].ready(arms, look)
+        return _never(arms)
+
+    def _place(self, arms: Arms) -> npt.NDArray[np.intp]:
+        """Whose turn it is of the parts of `in_order`: the first that is not finished."""
+        going = ~np.stack([part.is_finished(arms) for part in self.parts])
+        return np.where(going.any(axis=0), going.argmax(axis=0), len(self.parts))
+
+    def _again(self, arms: Arms, look: Look, where: Bools) -> Arms:
+        """Fire, and arm anew where that finished it."""
+        return self._rearmed(self.fire(arms, look, where), where)
+
+    def _rearmed(self, arms: Arms, where: Bools) -> Arms:
+        return np.where(where & self.is_finished(arms), arms & ~self.bits, arms)
+
+
+def compile_trigger(trigger: Trigger) -> Armed:
+    """Give each node of a trigger its bits."""
+    return _compile(trigger, _bits())
+
+
+def _compile(trigger: Trigger, bits: Iterator[np.uint64]) -> Armed:
+    finished = next(bits)
+    on_time = next(bits) if isinstance(trigger, Watermark) else _NONE
+    return Armed(trigger, finished, on_time, tuple(_compile(part, bits) for part in parts_of(trigger)))
+
+
+def _bits() -> Iterator[np.uint64]:
+    for place in range(64):
+        yield np.uint64(1) << np.uint64(place)
+    raise refuse("this trigger has too many parts; 64 is the most")
+
+
+def _with(arms: Arms, bits: np.uint64, where: Bools) -> Arms:
+    return np.where(where, arms | bits, arms)
+
+
+def _some(masks: list[Bools]) -> Bools:
+    """Where one of the masks holds."""
+    some: Bools = np.logical_or.reduce(masks)
+    return some
+
+
+def _never(arms: Arms) -> Bools:
+    return np.zeros(len(arms), dtype=np.bool_)

@@ -1,0 +1,103 @@
+"""Rows that belong together: identifying them exactly, and reducing columns over them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.panes.arms import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Rows by the number of their group; each group from 0 to `count` has at least one row."""
+
+    ids: Ints
+    count: int
+    order: npt.NDArray[np.intp]
+    """The rows, those of group 0 first; rows of a group keep their order."""
+    starts: npt.NDArray[np.intp]
+    """Where each group starts in that order."""
+
+    @property
+    def firsts(self) -> npt.NDArray[np.intp]:
+        """The first row of each group."""
+        return self.order[self.starts]
+
+    def sum(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sum over each group."""
+        return np.add.reduceat(values[self.order], self.starts) if self.count else values[:0]
+
+    def min(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The least of each group."""
+        return np.minimum.reduceat(values[self.order], self.starts) if self.count else values[:0]
+
+    def max(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The greatest of each group."""
+        return np.maximum.reduceat(values[self.order], self.starts) if self.count else values[:0]
+
+    def bits(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The bits that any of each group has."""
+        return np.bitwise_or.reduceat(values[self.order], self.starts) if self.count else values[:0]
+
+    def least(self, *keys: pa.Array) -> npt.NDArray[np.intp]:
+        """The row of each group that comes first by the keys; NULL comes last."""
+        return self._ranked(keys, "at_end")[self.starts]
+
+    def greatest(self, *keys: pa.Array) -> npt.NDArray[np.intp]:
+        """The row of each group that comes last by the keys; NULL comes first, NaN last."""
+        ends = np.append(self.starts[1:], len(self.ids)) - 1
+        return self._ranked(keys, "at_start")[ends.astype(np.intp)]
+
+    def lists(self, column: pa.Array) -> pa.Array:
+        """The lists of each group as one; NULL is an empty list."""
+        ordered = column.take(pa.array(self.order))
+        held = lengths(ordered)
+        totals = np.add.reduceat(held, self.starts) if self.count else held
+        return pa.ListArray.from_arrays(offsets(totals), ordered.flatten())
+
+    def _ranked(self, keys: Sequence[pa.Array], nulls: str) -> npt.NDArray[np.intp]:
+        names = [f"c{number}" for number in range(len(keys))]
+        table = pa.table([pa.array(self.ids), *keys], names=["group", *names])
+        order = [(name, "ascending", nulls) for name in ("group", *names)]
+        ranked: npt.NDArray[np.intp] = pc.sort_indices(table, sort_keys=order).to_numpy().astype(np.intp)
+        return ranked
+
+
+def group(ids: Ints, count: int) -> Grouping:
+    """Rows whose groups are numbered already."""
+    order = np.argsort(ids, kind="stable")
+    return Grouping(ids, count, order, np.searchsorted(ids[order], np.arange(count)))
+
+
+def identify(columns: Sequence[pa.Array | npt.NDArray[Any]], rows: int) -> Grouping:
+    """Group rows that agree in all columns; NULL agrees with NULL. Exact: no hashing."""
+    ids, count = np.zeros(rows, np.int64), min(rows, 1)
+    for column in columns:
+        codes = column if isinstance(column, np.ndarray) else _codes(column)
+        _, numbers = np.unique(codes, return_inverse=True)
+        numbers = numbers.astype(np.int64)
+        # Numbering after each column keeps the product of two numbers far from overflowing.
+        different, ids = np.unique(ids * (numbers.max(initial=0) + 1) + numbers, return_inverse=True)
+        ids, count = ids.astype(np.int64), len(different)
+    return group(ids, count)
+
+
+def lengths(lists: pa.Array) -> Ints:
+    """The lengths of lists; NULL is an empty one."""
+    held: Ints = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
+    return held
+
+
+def offsets(held: Ints) -> pa.Array:
+    """List offsets from the lengths of the lists."""
+    return pa.array(np.concatenate([[0], np.cumsum(held)]).astype(np.int32))
+
+
+def _codes(column: pa.Array) -> Ints:
+    codes: Ints = column.dictionary_encode(null_encoding="encode").indices.to_numpy().astype(np.int64)
+    return codes

@@ -1,0 +1,73 @@
+"""A 64-bit hash of key columns, computed in columns. It finds candidates; equality decides.
+
+It is part of the format of kept state: the same values hash to the same number on every machine and in
+every release.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as types
+
+from millrace.panes.arms import Ints
+
+Hashes = npt.NDArray[np.uint64]
+
+_SEED = np.uint64(0x9E3779B97F4A7C15)
+_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+def hash_keys(columns: Sequence[pa.Array], rows: int) -> Hashes:
+    """One hash a row, from all columns in order."""
+    hashes = np.full(rows, _SEED, np.uint64)
+    for column in columns:
+        hashes = mix(hashes ^ _hash(column))
+    return hashes
+
+
+def mix(values: Hashes) -> Hashes:
+    """Spread every bit over all bits (the finalizer of splitmix64)."""
+    values = (values ^ (values >> np.uint64(30))) * _M1
+    values = (values ^ (values >> np.uint64(27))) * _M2
+    mixed: Hashes = values ^ (values >> np.uint64(31))
+    return mixed
+
+
+def with_number(hashes: Hashes, numbers: Ints) -> Hashes:
+    """The hash of a key together with a number, such as the start of its window."""
+    return mix(hashes ^ mix(numbers.view(np.uint64) + _SEED))
+
+
+def _hash(column: pa.Array) -> Hashes:
+    kind = column.type
+    if types.is_floating(kind):
+        # -0.0 and 0.0 are one key.
+        numbers = pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy() + 0.0
+        hashes = mix(numbers.view(np.uint64) + _SEED)
+    elif types.is_integer(kind) or types.is_boolean(kind) or types.is_temporal(kind):
+        whole = column.cast(pa.int64()) if not types.is_boolean(kind) else column.cast(pa.int8()).cast(pa.int64())
+        hashes = mix(pc.fill_null(whole, 0).to_numpy().view(np.uint64) + _SEED)
+    else:
+        hashes = _hash_bytes(column.cast(pa.string()) if not types.is_binary(kind) else column)
+    return np.where(column.is_null().to_numpy(zero_copy_only=False), _SEED, hashes)
+
+
+def _hash_bytes(column: pa.Array) -> Hashes:
+    """Eight bytes of every row at a time, as many times as the longest row needs."""
+    _, offsets_buffer, data = column.buffers()
+    ends = np.frombuffer(offsets_buffer, np.int32, len(column) + 1, column.offset * 4).astype(np.int64)
+    starts, lengths = ends[:-1], np.diff(ends)
+    padded = np.zeros((data.size if data else 0) + 8, np.uint8)
+    if data:
+        padded[:-8] = np.frombuffer(data, np.uint8)
+    words = np.ndarray((len(padded) - 7,), np.uint64, padded, strides=(1,))
+    hashes = mix(lengths.view(np.uint64) + _SEED)
+    for place in range(0, int(lengths.max(initial=0)), 8):
+        going = np.flatnonzero(lengths > place)
+        left = np.minimum(lengths[going] - place, 8).astype(np.uint64)
+        keep = np.uint64(0xFFFFFFFFFFFFFFFF) >> ((np.uint64(8) - left) * np.uint64(8))
+        hashes[going] = mix(hashes[going] ^ (words[starts[going] + place] & keep))
+    return hashes

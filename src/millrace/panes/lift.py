@@ -1,0 +1,58 @@
+"""Rows to partials: what an edge that is not fused sends, and what tests feed to `advance`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.model.window import Count, Custom, Windowing
+from millrace.panes.advance import Panes
+from millrace.panes.arms import Ints
+from millrace.panes.grouping import identify
+from millrace.panes.slices import slice_of
+
+
+def lift(
+    panes: Panes,
+    keys: Sequence[pa.Array],
+    at: Ints,
+    arguments: Sequence[Sequence[pa.Array]],
+    windows: tuple[pa.Array, pa.Array] | None = None,
+) -> pa.Table:
+    """Aggregate rows into (key, slice), as far as that may be done without knowing the rest.
+
+    `arguments` holds, for each aggregate, the values it takes; `windows`, for windows by a user's
+    function, the starts and ends that it gave each row.
+    """
+    columns = {name: _one_zero(column) for name, column in zip(panes.keys, keys, strict=True)}
+    columns["elements"] = pa.array(np.ones(len(at), np.int64))
+    for aggregate, names, values in zip(panes.aggregates, panes.partials, arguments, strict=True):
+        columns.update(zip(names, aggregate.lift(values, at), strict=True))
+    windowing: Windowing = panes.query.windowing
+    if isinstance(windowing, Custom):
+        assert windows is not None
+        columns["starts"], columns["ends"] = windows
+        return pa.table(columns)
+    if isinstance(windowing, Count) or not all(each.aggregate.mergeable for each in panes.aggregates):
+        # These depend on the order of arrival: every element is a partial of its own.
+        if not isinstance(windowing, Count):
+            columns["slice"] = pa.array(slice_of(windowing, at))
+        return pa.table(columns)
+    slices = slice_of(windowing, at)
+    same = identify([*(columns[name] for name in panes.keys), slices], len(at))
+    first = pa.array(same.firsts)
+    merged = {name: columns[name].take(first) for name in panes.keys}
+    merged["slice"] = pa.array(slices[same.firsts])
+    merged["elements"] = pa.array(same.sum(columns["elements"].to_numpy()))
+    for aggregate, names in zip(panes.aggregates, panes.partials, strict=True):
+        merged.update(zip(names, aggregate.merge([columns[name] for name in names], same), strict=True))
+    return pa.table(merged)
+
+
+def _one_zero(column: pa.Array) -> pa.Array:
+    """Keys as they are compared: -0.0 is 0.0."""
+    if not pa.types.is_floating(column.type):
+        return column
+    mask = column.is_null().to_numpy(zero_copy_only=False)
+    numbers = column.to_numpy(zero_copy_only=False) + 0.0
+    return pa.array(numbers, column.type, mask=mask, from_pandas=False)

@@ -1,0 +1,145 @@
+"""Engines that transcripts can be run against: one interface over the slow and the fast."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.model.duration import END_OF_TIME, to_instant
+from millrace.model.pane import Pane
+from millrace.model.query import Query
+from millrace.model.reference import Reference
+from millrace.model.rows import DeadLetter, Rows
+from millrace.model.window import Custom, Row, Window
+from millrace.panes.advance import TIMINGS, Panes, State
+from millrace.panes.lift import lift
+from millrace.panes.types import arrow_type
+
+
+class Engine(Protocol):
+    """What a transcript can be run against; `Reference` says what the members mean."""
+
+    @property
+    def dropped(self) -> int: ...  # noqa: D102
+    @property
+    def event_time(self) -> int: ...  # noqa: D102
+    @property
+    def dead(self) -> list[DeadLetter]: ...  # noqa: D102
+    def input(self, rows: Iterable[Row]) -> list[Pane]: ...  # noqa: D102
+    def watermark(self, at: int) -> list[Pane]: ...  # noqa: D102
+    def clock(self, now: int) -> list[Pane]: ...  # noqa: D102
+    def advance(self, now: int) -> list[Pane]: ...  # noqa: D102
+
+
+class PaneEngine:
+    """`millrace.panes`, with the row-wise part of the query done as the reference does it."""
+
+    def __init__(self, query: Query) -> None:
+        """Start with nothing."""
+        self._query = query
+        self._panes = Panes(query)
+        self._state = State()
+        self._rows = Rows(query.stream, {}, 0)
+
+    @property
+    def dropped(self) -> int:
+        """Elements that came too late for every window."""
+        return self._state.dropped
+
+    @property
+    def event_time(self) -> int:
+        """Where the watermark is."""
+        return self._state.watermark
+
+    @property
+    def dead(self) -> list[DeadLetter]:
+        """The rows that could not be taken in."""
+        return self._rows.dead
+
+    def input(self, rows: Iterable[Row], source: str | None = None) -> list[Pane]:
+        """Take in one bundle."""
+        return self._advance(self._partials(rows, source), self._state.watermark, self._state.now)
+
+    def watermark(self, at: int) -> list[Pane]:
+        """Let event time advance."""
+        return self._advance(None, at, self._state.now)
+
+    def clock(self, now: int) -> list[Pane]:
+        """Let processing time advance."""
+        return self._advance(None, self._state.watermark, now)
+
+    def advance(self, now: int) -> list[Pane]:
+        """Let time pass as the query's own watermark policy sees it, then the clock."""
+        return self._advance(None, self._rows.watermark(now), now)
+
+    def micro_batch(self, rows: Iterable[Row], now: int, source: str | None = None) -> list[Pane]:
+        """Input, watermark and clock as one call."""
+        partials = self._partials(rows, source)
+        return self._advance(partials, self._rows.watermark(now), now)
+
+    def end(self) -> list[Pane]:
+        """The input is over."""
+        return self.watermark(END_OF_TIME)
+
+    def _advance(self, partials: pa.Table | None, watermark: int, now: int) -> list[Pane]:
+        self._state, tables = self._panes.advance(self._state, partials, watermark, now)
+        return [pane for table in tables for pane in as_panes(table, self._query)]
+
+    def _partials(self, given: Iterable[Row], source: str | None) -> pa.Table | None:
+        schema, event_time = self._query.stream.schema, self._query.event_time
+        taken = self._rows.take(given, source, self._state.watermark, self._state.now)
+        valued = [(row, values) for row in taken if (values := self._values(row)) is not None]
+        if not valued:
+            return None
+        rows = [row for row, _ in valued]
+        keys = [pa.array([row[name] for row in rows], arrow_type(schema.type_of(name))) for name in self._query.keys]
+        times = [0 if event_time is None else to_instant(row[event_time.column]) for row in rows]
+        arguments = [
+            [
+                pa.array([values[number][place] for _, values in valued], arrow_type(argument.type))
+                for place, argument in enumerate(computed.arguments)
+            ]
+            for number, computed in enumerate(self._query.computed)
+        ]
+        windows = None
+        if isinstance(self._query.windowing, Custom):
+            assigned = [self._query.windowing.assign(at, row) for at, row in zip(times, rows, strict=True)]
+            kind = pa.list_(pa.int64())
+            windows = (
+                pa.array([[window.start for window in each] for each in assigned], kind),
+                pa.array([[window.end for window in each] for each in assigned], kind),
+            )
+        return lift(self._panes, keys, np.array(times, np.int64), arguments, windows)
+
+    def _values(self, row: Row) -> list[list[Any]] | None:
+        values = []
+        for computed in self._query.computed:
+            values.append([self._rows.value(row, argument) for argument in computed.arguments])
+            if Rows.NO_VALUE in values[-1]:
+                return None
+        return values
+
+
+def as_panes(table: pa.Table, query: Query) -> list[Pane]:
+    """A table of panes, a pane at a time."""
+    columns = {name: table[name].to_pylist() for name in table.column_names}
+
+    def pane(row: int) -> Pane:
+        values: dict[str, Any] = {
+            computed.name: columns[f"value{number}"][row] for number, computed in enumerate(query.computed)
+        }
+        return Pane(
+            tuple(columns[f"key{number}"][row] for number in range(len(query.keys))),
+            Window(columns["start"][row], columns["end"][row]),
+            values,
+            TIMINGS[columns["timing"][row]],
+            columns["index"][row],
+            columns["last"][row],
+            columns["diff"][row],
+        )
+
+    return [pane(row) for row in range(len(table))]
+
+
+ENGINES: dict[str, Callable[[Query], Engine]] = {"reference": Reference, "panes": PaneEngine}

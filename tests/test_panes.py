@@ -1,0 +1,58 @@
+"""The pane engine says what the reference says: on transcripts, and on random queries and inputs."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.model.duration import END_OF_TIME
+from millrace.model.pane import Pane
+from millrace.model.reference import Reference
+from millrace.testing.check import check
+from millrace.testing.engines import PaneEngine
+from millrace.testing.transcript import Document
+from strategies import all_windows, bundles, latenesses, modes, query, rows, steps, triggers
+from test_transcripts import DOCUMENTS
+
+pytestmark = pytest.mark.no_cover  # tracing the reference would make thousands of cases slow
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+def test_transcript(document: Document) -> None:
+    verdict = check(document, "panes")
+    assert verdict.passed, verdict.failure
+
+
+def said(panes: list[Pane]) -> list[Any]:
+    """Panes in an order of their own: those of one step may come in any."""
+    return sorted(
+        ((p.key, p.window, p.diff, p.index, str(p.timing), p.last, tuple(map(str, p.values.values()))) for p in panes),
+        key=repr,
+    )
+
+
+@settings(max_examples=2000)
+@given(steps(), all_windows, triggers, modes, latenesses)
+def test_every_step_of_a_random_query(
+    happening: list[tuple[str, Any]], windowing: Any, trigger: Any, mode: str, lateness: str
+) -> None:
+    asked = query(windowing, trigger, mode, lateness)
+    slow, fast = Reference(asked), PaneEngine(asked)
+    for kind, value in [*happening, ("watermark", END_OF_TIME)]:
+        assert said(getattr(fast, kind)(value)) == said(getattr(slow, kind)(value)), (kind, value)
+        assert fast.dropped == slow.dropped
+
+
+@settings(max_examples=500)
+@given(st.data(), all_windows, triggers, modes, latenesses)
+def test_micro_batches_of_a_random_query(
+    data: st.DataObject, windowing: Any, trigger: Any, mode: str, lateness: str
+) -> None:
+    asked = query(windowing, trigger, mode, lateness)
+    slow, fast = Reference(asked), PaneEngine(asked)
+    for number, bundle in enumerate(data.draw(bundles(data.draw(rows(most=30))))):
+        now = number * data.draw(st.sampled_from([0, 1_000_000, 4_000_000]))
+        assert said(fast.micro_batch(bundle, now)) == said(slow.micro_batch(bundle, now))
+    assert said(fast.end()) == said(slow.end())
+    assert fast.dropped == slow.dropped
