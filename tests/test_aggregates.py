@@ -175,7 +175,7 @@ def test_result_types() -> None:
     )
     assert str(asked.schema) == (
         "window_start TIMESTAMP, window_end TIMESTAMP, n BIGINT, ints BIGINT, doubles DOUBLE, "
-        "decimals DECIMAL(10, 2), text STRING, all ARRAY<STRING>, best ARRAY<STRING>, mean DOUBLE, spread DOUBLE, "
+        "decimals DECIMAL(20, 2), text STRING, all ARRAY<STRING>, best ARRAY<STRING>, mean DOUBLE, spread DOUBLE, "
         "distinct BIGINT, median DOUBLE, frequent ARRAY<STRUCT<item: STRING, count: BIGINT>>, uneven DOUBLE, own INT"
     )
 

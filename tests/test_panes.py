@@ -27,7 +27,10 @@ def test_transcript(document: Document) -> None:
 def said(panes: list[Pane]) -> list[Any]:
     """Panes in an order of their own: those of one step may come in any."""
     return sorted(
-        ((p.key, p.window, p.diff, p.index, str(p.timing), p.last, tuple(map(str, p.values.values()))) for p in panes),
+        (
+            (repr(p.key), p.window, p.diff, p.index, str(p.timing), p.last, tuple(map(str, p.values.values())))
+            for p in panes
+        ),
         key=repr,
     )
 

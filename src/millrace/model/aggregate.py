@@ -150,7 +150,7 @@ class Sum(OfOne):
         return (total[0] - part[0], left) if left else None
 
     def result_type(self, types: Sequence[str]) -> str:
-        return types[0] if types[0].startswith(("DECIMAL", "UNKNOWN")) else _widest(types[0])
+        return _of_sum(types[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,5 +466,9 @@ def _by_time(partial: tuple[int, Any]) -> tuple[int, tuple[bool, Any]]:
     return partial[0], sort_key(partial[1])
 
 
-def _widest(type: str) -> str:
-    return "DOUBLE" if type in ("DOUBLE", "FLOAT") else "BIGINT"
+def _of_sum(type: str) -> str:
+    """The type of a sum, as Spark has it: wide enough for many."""
+    if type.startswith("DECIMAL"):
+        precision, scale = type[len("DECIMAL(") : -1].split(",")
+        return f"DECIMAL({min(38, int(precision) + 10)}, {int(scale)})"
+    return type if type == "UNKNOWN" else "DOUBLE" if type in ("DOUBLE", "FLOAT") else "BIGINT"

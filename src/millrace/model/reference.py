@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME, to_instant
 from millrace.model.pane import Mode, Pane, Timing
 from millrace.model.query import Query
-from millrace.model.rows import DeadLetter, Rows, one_nan
+from millrace.model.rows import DeadLetter, Rows, as_key
 from millrace.model.trigger import (
     After,
     AllOf,
@@ -213,7 +213,7 @@ class Reference:
         for row in self._rows.take(rows, source, self._watermark, self._now):
             element = self._element(row)
             if element is not None:
-                elements.setdefault(tuple(one_nan(row[name]) for name in self.query.keys), []).append((element, row))
+                elements.setdefault(tuple(as_key(row[name]) for name in self.query.keys), []).append((element, row))
         panes = []
         for key, arrived in elements.items():
             for group in self._assign(key, arrived):

@@ -117,7 +117,7 @@ class Rows:
                 del seen[key]
         kept = []
         for row in rows:
-            key = tuple(one_nan(row[name]) for name in dedup.by)
+            key = tuple(as_key(row[name]) for name in dedup.by)
             if key not in seen:
                 seen[key] = to_instant(row[event_time.column]) if event_time else 0
                 kept.append(row)
@@ -144,9 +144,11 @@ class Rows:
         return timed
 
 
-def one_nan(value: Any) -> Any:
-    """NaN is one key, though it does not equal itself."""
-    return nan if isinstance(value, float) and isnan(value) else value
+def as_key(value: Any) -> Any:
+    """A value as keys are compared: NaN is one key though it does not equal itself, and -0.0 is 0.0."""
+    if not isinstance(value, float):
+        return value
+    return nan if isnan(value) else value + 0.0
 
 
 def _named(known: tuple[Source, ...], name: str | None) -> Source:

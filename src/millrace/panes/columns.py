@@ -10,6 +10,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -72,7 +73,7 @@ class Numbers(Columnar):
     """Aggregates whose partials are numbers, 0 where nothing was contributed."""
 
     def clear(self, columns: Columns, where: npt.NDArray[np.bool_]) -> Columns:
-        return [pc.if_else(pa.array(where), pa.scalar(0).cast(column.type), column) for column in columns]
+        return [pc.if_else(pa.array(where), _zero(column.type), column) for column in columns]
 
 
 class Counted(Numbers):
@@ -103,7 +104,9 @@ class Summed(Numbers):
             value = value.cast(pa.int64())
         elif types.is_floating(value.type):
             value = value.cast(pa.float64())
-        return [pc.fill_null(value, pa.scalar(0).cast(value.type)), pc.is_valid(value).cast(pa.int64())]
+        elif types.is_decimal(value.type):
+            value = value.cast(pa.decimal128(38, value.type.scale))
+        return [pc.fill_null(value, _zero(value.type)), pc.is_valid(value).cast(pa.int64())]
 
     def merge(self, columns: Columns, rows: Grouping) -> Columns:
         return [self._sum(columns[0], rows), pa.array(rows.sum(columns[1].to_numpy()))]
@@ -269,6 +272,10 @@ _KINDS: tuple[tuple[type[Aggregate], type[Columnar]], ...] = (
 def columnar(aggregate: Aggregate) -> Columnar:
     """An aggregate in columns."""
     return next((made for kind, made in _KINDS if isinstance(aggregate, kind)), Opaque)(aggregate)
+
+
+def _zero(type: pa.DataType) -> pa.Scalar:
+    return pa.scalar(Decimal(0) if types.is_decimal(type) else 0, type)
 
 
 def _owners(lists: pa.Array) -> Ints:

@@ -45,13 +45,13 @@ class Grouping:
         return np.bitwise_or.reduceat(values[self.order], self.starts) if self.count else values[:0]
 
     def least(self, *keys: pa.Array) -> npt.NDArray[np.intp]:
-        """The row of each group that comes first by the keys; NULL comes last."""
-        return self._ranked(keys, "at_end")[self.starts]
+        """The row of each group that comes first by the keys; one whose first key is NULL only if all are."""
+        return self._ranked(keys)[self.starts]
 
     def greatest(self, *keys: pa.Array) -> npt.NDArray[np.intp]:
-        """The row of each group that comes last by the keys; NULL comes first, NaN last."""
-        ends = np.append(self.starts[1:], len(self.ids)) - 1
-        return self._ranked(keys, "at_start")[ends.astype(np.intp)]
+        """The row of each group that comes last by the keys; one whose first key is NULL only if all are."""
+        known = self.sum(keys[0].is_valid().to_numpy(zero_copy_only=False).astype(np.int64))
+        return self._ranked(keys)[self.starts + np.maximum(known - 1, 0)]
 
     def lists(self, column: pa.Array) -> pa.Array:
         """The lists of each group as one; NULL is an empty list."""
@@ -60,10 +60,11 @@ class Grouping:
         totals = np.add.reduceat(held, self.starts) if self.count else held
         return pa.ListArray.from_arrays(offsets(totals), ordered.flatten())
 
-    def _ranked(self, keys: Sequence[pa.Array], nulls: str) -> npt.NDArray[np.intp]:
+    def _ranked(self, keys: Sequence[pa.Array]) -> npt.NDArray[np.intp]:
+        """Rows by group and keys: numbers, then NaN, then NULL."""
         names = [f"c{number}" for number in range(len(keys))]
         table = pa.table([pa.array(self.ids), *keys], names=["group", *names])
-        order = [(name, "ascending", nulls) for name in ("group", *names)]
+        order = [(name, "ascending") for name in ("group", *names)]
         ranked: npt.NDArray[np.intp] = pc.sort_indices(table, sort_keys=order).to_numpy().astype(np.intp)
         return ranked
 
