@@ -16,6 +16,7 @@ from millrace.model.aggregate import Aggregate
 from millrace.model.duration import END_OF_TIME, SECOND, to_datetime
 from millrace.model.reference import Reference
 from millrace.panes import advance
+from millrace.panes.arms import compile_trigger
 from millrace.panes.columns import columnar
 from millrace.panes.grouping import group, identify
 from millrace.panes.hashing import hash_keys
@@ -77,7 +78,7 @@ def test_an_aggregate_in_columns_is_what_the_model_says(aggregate: Aggregate, da
 def test_the_greatest_of_any_type(values: list[Any]) -> None:
     fast = columnar(max_("v"))
     found = fast.result(
-        fast.merge(fast.lift([pa.array(values)], np.zeros(len(values))), group(np.zeros(len(values), int), 1))
+        fast.merge(fast.lift([pa.array(values)], np.zeros(len(values), int)), group(np.zeros(len(values), int), 1))
     )
     model = max_("v")
     assert same(found.to_pylist()[0], model.result(model.combine([model.partial((value,), 0) for value in values])))
@@ -86,12 +87,12 @@ def test_the_greatest_of_any_type(values: list[Any]) -> None:
 def test_a_sum_of_decimals_is_exact_and_one_that_overflows_is_refused() -> None:
     fast = columnar(sum_("v"))
     values = pa.array([Decimal("0.10"), Decimal("0.20"), None])
-    merged = fast.merge(fast.lift([values], np.zeros(3)), group(np.zeros(3, int), 1))
+    merged = fast.merge(fast.lift([values], np.zeros(3, int)), group(np.zeros(3, int), 1))
     assert fast.result(merged).to_pylist() == [Decimal("0.30")]
-    huge = fast.lift([pa.array([2**62, 2**62])], np.zeros(2))
+    huge = fast.lift([pa.array([2**62, 2**62])], np.zeros(2, int))
     with pytest.raises(ModelError, match="does not fit into BIGINT"):
         fast.merge(huge, group(np.zeros(2, int), 1))
-    near = fast.lift([pa.array([2**62, 2**62 - 1])], np.zeros(2))
+    near = fast.lift([pa.array([2**62, 2**62 - 1])], np.zeros(2, int))
     assert fast.result(fast.merge(near, group(np.zeros(2, int), 1))).to_pylist() == [2**63 - 1]
 
 
@@ -226,4 +227,4 @@ def test_types_of_columns() -> None:
 
 def test_a_trigger_may_not_have_more_parts_than_bits() -> None:
     with pytest.raises(ModelError, match="too many parts"):
-        advance.compile_trigger(on.any_of(*[on.elements(number) for number in range(1, 70)]))
+        compile_trigger(on.any_of(*[on.elements(number) for number in range(1, 70)]))

@@ -51,7 +51,8 @@ class Grouping:
     def greatest(self, *keys: pa.Array) -> npt.NDArray[np.intp]:
         """The row of each group that comes last by the keys; one whose first key is NULL only if all are."""
         known = self.sum(keys[0].is_valid().to_numpy(zero_copy_only=False).astype(np.int64))
-        return self._ranked(keys)[self.starts + np.maximum(known - 1, 0)]
+        ends: npt.NDArray[np.intp] = self.starts + np.maximum(known - 1, 0)
+        return self._ranked(keys)[ends]
 
     def lists(self, column: pa.Array) -> pa.Array:
         """The lists of each group as one; NULL is an empty list."""
