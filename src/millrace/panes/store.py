@@ -25,6 +25,8 @@ HASH = "hash"
 class Segment:
     """Rows, and where to find them."""
 
+    number: int
+    """Its own; a segment with other rows has another."""
     rows: pa.Table
     hashes: Hashes
     """Sorted."""
@@ -59,6 +61,7 @@ class Store:
     """Segments, largest first."""
 
     segments: tuple[Segment, ...] = ()
+    next_number: int = 0
 
     def __len__(self) -> int:
         return sum(int(segment.live.sum()) for segment in self.segments)
@@ -110,8 +113,8 @@ class Store:
                 segment = replace(segment, live=live)
             segments.append(segment)
         if len(added):
-            segments.append(_segment(added.combine_chunks()))
-        return Store(tuple(_compacted(segments)))
+            segments.append(segment_of(self.next_number, added.combine_chunks()))
+        return _compacted(segments, self.next_number + 1)
 
 
 def stack(tables: Sequence[pa.Table]) -> pa.Table:
@@ -119,23 +122,28 @@ def stack(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
 
 
-def _segment(rows: pa.Table) -> Segment:
+def segment_of(number: int, rows: pa.Table, live: Bools | None = None) -> Segment:
+    """Rows, indexed."""
     hashes = rows[HASH].to_numpy()
     order = np.argsort(hashes, kind="stable")
-    return Segment(rows, hashes[order], order, np.ones(len(rows), np.bool_))
+    return Segment(number, rows, hashes[order], order, np.ones(len(rows), np.bool_) if live is None else live)
 
 
-def _compacted(segments: list[Segment]) -> list[Segment]:
+def _compacted(segments: list[Segment], number: int) -> Store:
     """Put the last two together while the last is not much smaller; so each is half of the one before."""
     kept: list[Segment] = []
     for segment in segments:
         living = int(segment.live.sum())
-        if living:
-            kept.append(_segment(_living(segment).combine_chunks()) if 2 * living < len(segment.live) else segment)
+        if living and 2 * living < len(segment.live):
+            kept.append(segment_of(number, _living(segment).combine_chunks()))
+            number += 1
+        elif living:
+            kept.append(segment)
     while len(kept) > 1 and 2 * len(kept[-1].live) >= len(kept[-2].live):
         last, before = kept.pop(), kept.pop()
-        kept.append(_segment(stack([_living(before), _living(last)])))
-    return kept
+        kept.append(segment_of(number, stack([_living(before), _living(last)])))
+        number += 1
+    return Store(tuple(kept), number)
 
 
 def _living(segment: Segment) -> pa.Table:

@@ -39,18 +39,18 @@ class PaneEngine:
         """Start with nothing."""
         self._query = query
         self._panes = Panes(query)
-        self._state = State()
+        self.state = State()
         self._rows = Rows(query.stream, {}, 0)
 
     @property
     def dropped(self) -> int:
         """Elements that came too late for every window."""
-        return self._state.dropped
+        return self.state.dropped
 
     @property
     def event_time(self) -> int:
         """Where the watermark is."""
-        return self._state.watermark
+        return self.state.watermark
 
     @property
     def dead(self) -> list[DeadLetter]:
@@ -59,15 +59,15 @@ class PaneEngine:
 
     def input(self, rows: Iterable[Row], source: str | None = None) -> list[Pane]:
         """Take in one bundle."""
-        return self._advance(self._partials(rows, source), self._state.watermark, self._state.now)
+        return self._advance(self._partials(rows, source), self.state.watermark, self.state.now)
 
     def watermark(self, at: int) -> list[Pane]:
         """Let event time advance."""
-        return self._advance(None, at, self._state.now)
+        return self._advance(None, at, self.state.now)
 
     def clock(self, now: int) -> list[Pane]:
         """Let processing time advance."""
-        return self._advance(None, self._state.watermark, now)
+        return self._advance(None, self.state.watermark, now)
 
     def advance(self, now: int) -> list[Pane]:
         """Let time pass as the query's own watermark policy sees it, then the clock."""
@@ -83,12 +83,12 @@ class PaneEngine:
         return self.watermark(END_OF_TIME)
 
     def _advance(self, partials: pa.Table | None, watermark: int, now: int) -> list[Pane]:
-        self._state, tables = self._panes.advance(self._state, partials, watermark, now)
+        self.state, tables = self._panes.advance(self.state, partials, watermark, now)
         return [pane for table in tables for pane in as_panes(table, self._query)]
 
     def _partials(self, given: Iterable[Row], source: str | None) -> pa.Table | None:
         schema, event_time = self._query.stream.schema, self._query.event_time
-        taken = self._rows.take(given, source, self._state.watermark, self._state.now)
+        taken = self._rows.take(given, source, self.state.watermark, self.state.now)
         valued = [(row, values) for row in taken if (values := self._values(row)) is not None]
         if not valued:
             return None
