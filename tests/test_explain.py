@@ -16,6 +16,7 @@ from millrace import (
     to_function,
     to_topic,
 )
+from millrace.model.trigger import Trigger
 
 plays = log("plays", schema="user STRING, track STRING, ms BIGINT, at TIMESTAMP")
 more = files("archive", schema="user STRING, track STRING, ms BIGINT, at TIMESTAMP", format="parquet")
@@ -76,9 +77,28 @@ pipeline charts
 def test_the_flow_as_text() -> None:
     text = charts.explain()
     assert text.startswith(TEXT)
-    assert "  sink        parquet files in out\n" in text
+    assert "  same as     view hourly\n  sink        parquet files in out\n" in text
     assert "  select      user, upper(track) AS t\n  sink        topic users\n" in text
     assert text.endswith("sink        function keep")
+
+
+def test_a_query_alone_and_a_pipeline_in_print() -> None:
+    assert str(charts) == charts.explain()
+    assert hourly.explain().splitlines()[-1] == "aggregate   plays = count(), seconds = sum(seconds)"
+
+
+def test_a_trigger_that_drops_what_comes_later_says_so() -> None:
+    source = memory("m", "a INT, at TIMESTAMP").event_time("at", delay="1s").window(fixed("1h"), lateness="1h")
+    finishing: list[Trigger] = [
+        on.watermark(early=on.each()),
+        on.elements(3),
+        on.until(on.each(), on.watermark()),
+        on.all_of(on.elements(3), on.after("1m")),
+    ]
+    lasting: list[Trigger] = [on.default(), on.watermark(late=on.each()), on.any_of(on.each(), on.every("1m"))]
+    for trigger in (*finishing, *lasting):
+        text = source.trigger(trigger).retracting().aggregate(n=count()).explain()
+        assert ("what still comes for its window is dropped" in text) == (trigger in finishing)
 
 
 def test_a_notebook_gets_a_picture() -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from millrace.model.evaluate import RowError, evaluate
 from millrace.model.expression import parse_expression
+from millrace.model.functions import SPARK_FUNCTIONS
 from millrace.model.schema import parse_schema
 
 SCHEMA = (
@@ -27,7 +28,7 @@ ROWS: list[tuple[Any, ...]] = [
     (9, 3, math.inf, "a%b_c", False, NOON, None, ("Rome",)),
     (None, None, None, None, None, None, None, None),
 ]
-EXPRESSIONS = """
+EXPRESSIONS = r"""
 i + j; i - j; i * j; -i; abs(i); i % 2; -i % 2; i div 2; i / 2; d * 2
 i = j; i <> j; i < j; i <= j; i > j; i >= j; i <=> j; i <=> NULL; d = d; d > 1e300; d <=> d
 b AND i > 0; b OR i > 0; NOT b; b AND NULL; b OR NULL; i IS NULL; i IS NOT NULL; b IS TRUE; b IS FALSE
@@ -36,7 +37,9 @@ CASE WHEN i > 0 THEN 'plus' WHEN i < 0 THEN 'minus' END; CASE i WHEN 7 THEN 'sev
 CASE WHEN b THEN 1 ELSE 2 END; if(b, i, j); coalesce(i, j, 5); nullif(i, 7); greatest(i, j); least(i, j)
 greatest(d, 1.5D); lower(s); upper(s); length(s); trim(s); concat(s, '!'); s || '?'
 substring(s, 2, 3); substring(s, -3, 2); substring(s, 0, 2); substring(s, 2); substring(s, -9, 5)
-s LIKE 'H%'; s LIKE '_ello'; s LIKE '%b_c'; s RLIKE '^[A-Z]'; s = 'Hello'; s < 'b'
+s LIKE 'H%'; s LIKE 'a\%b%'
+i > '3'; s = 'Hello'; d > '1.5'; at > '2026-01-01'; S = 'Hello'
+ s LIKE '_ello'; s LIKE '%b_c'; s RLIKE '^[A-Z]'; s = 'Hello'; s < 'b'
 ceil(i / 2); floor(i / 2); round(i / 4, 1); round(i); CAST(i AS STRING); CAST(b AS STRING); CAST(i AS DOUBLE)
 CAST(i AS INT); CAST(i AS BOOLEAN); CAST('17' AS BIGINT); try_cast(s AS INT); CAST(' 5 ' AS INT)
 CAST('true' AS BOOLEAN); CAST(2.7D AS INT)
@@ -104,11 +107,17 @@ def test_what_spark_refuses_has_no_value(text: str, spark: SparkSession) -> None
         ("lower(s)", "STRING"),
         ("timestamp_millis(i)", "TIMESTAMP"),
         ("date_trunc('HOUR', at)", "TIMESTAMP"),
-        ("my_function(s)", "UNKNOWN"),
+        ("xpath_string(s, 'a')", "UNKNOWN"),
     ],
 )
 def test_types_of_expressions(text: str, type: str) -> None:
     assert parse_expression(text, parse_schema(SCHEMA)).type == type
+
+
+@pytest.mark.spark
+def test_the_names_of_functions_are_spark_s(spark: SparkSession) -> None:
+    listed = {row[0].split(".")[-1] for row in spark.sql("SHOW ALL FUNCTIONS").collect()}
+    assert {name for name in listed if name.replace("_", "").isalnum() and name[0].isalpha()} == SPARK_FUNCTIONS
 
 
 def test_an_expression_names_the_columns_it_reads_once() -> None:

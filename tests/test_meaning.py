@@ -1,4 +1,4 @@
-"""What must hold for every query and every input: the properties that TRANSCRIPTS.md promises."""
+"""What must hold for every query and every input: the properties that docs/transcripts.md promises."""
 
 from collections import Counter
 from typing import Any

@@ -100,7 +100,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
         lambda: plays.join(table("t", "track STRING, ms BIGINT", rows=[{"track": "t"}]), on="track"),
         "both sides of the join have a column 'ms'",
     ),
-    ("a table without rows", lambda: table("t", "a INT"), "needs either rows= or path="),
+    ("a table without rows", lambda: table("t", "a INT"), "needs either rows=, at least one, or path="),
     ("a table with other columns", lambda: table("t", "a INT", rows=[{"b": 1}]), "unknown column 'b'"),
     ("group_by twice", lambda: plays.group_by("user").group_by("track"), "called already"),
     ("group_by nothing", lambda: plays.group_by(), "at least one column"),
@@ -141,6 +141,23 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
         lambda: timed.window(session("30m")).aggregate(x=joined),
         "cannot merge, but sessions do",
     ),
+    (
+        "an unknown function",
+        lambda: plays.where("lenght(user) > 3"),
+        "unknown function 'lenght'; did you mean 'length'?",
+    ),
+    ("two statements", lambda: plays.where("ms > 3; drop table x"), "is not one expression"),
+    ("a number compared with words", lambda: plays.where("ms > 'abc'"), "compares BIGINT with 'abc', which is not one"),
+    ("a time compared with words", lambda: plays.where("at > 'noon'"), "compares TIMESTAMP with 'noon'"),
+    ("and as in C", lambda: plays.where("ms = 3 && ms > 1"), "write AND"),
+    ("an expression where a name belongs", lambda: plays.group_by("upper(user)"), "compute it first"),
+    ("a list of names", lambda: plays.group_by(["user"]), "one by one"),  # type: ignore[arg-type]
+    ("an aggregate without a name", lambda: hourly.aggregate(count()), "needs a name: aggregate(n=count())"),
+    ("a column without a name", lambda: plays.with_columns("ms + 1"), "needs a name: with_columns(x='ms + 1')"),
+    ("python's own max", lambda: hourly.aggregate(x=max("ms")), "sum_, min_ and max_ are not Python's"),  # type: ignore[arg-type]
+    ("a call that was forgotten", lambda: hourly.aggregate(x=count), "did you forget the ()?"),  # type: ignore[arg-type]
+    ("views in a list", lambda: Pipeline("p", [hourly.aggregate(n=count())]), "maps names to queries"),  # type: ignore[arg-type]
+    ("hours of a calendar", lambda: calendar("hour"), "use fixed('1h')"),
     ("a schema that does not parse", lambda: log("t", "user, ms"), "does not parse"),
     ("a schema of an unknown type", lambda: log("t", "ms LUNG"), "does not parse"),
     ("a schema of nothing", lambda: log("t", ""), "a schema is written like"),
@@ -197,3 +214,32 @@ def test_an_incomplete_view_is_named_where_it_was_begun() -> None:
 def test_a_plain_stream_is_no_view() -> None:
     with pytest.raises(ModelError, match="has no aggregate"):
         Pipeline("p", {"v": plays})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda: plays.filter("ms > 3"), "it is called where() here"),  # type: ignore[attr-defined]
+        (lambda: plays.groupBy("user"), "it is called group_by() here"),  # type: ignore[attr-defined]
+        (lambda: plays.wher("ms > 3"), "did you mean 'where'?"),  # type: ignore[attr-defined]
+        (lambda: plays.group_by("user").event_time("at"), "call .event_time(...) before .group_by"),  # type: ignore[attr-defined]
+        (lambda: hourly.agregate(), "did you mean 'aggregate'?"),  # type: ignore[attr-defined]
+        (lambda: hourly.aggregate(n=count()).where("n > 3"), ".where(...) goes before .aggregate(...)"),  # type: ignore[attr-defined]
+        (lambda: hourly.aggregate(n=count()).explian(), "did you mean 'explain'?"),  # type: ignore[attr-defined]
+    ],
+)
+def test_a_method_by_another_name_is_pointed_out(ask: Callable[[], Any], says: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        ask()
+    assert says in str(caught.value)
+
+
+def test_completion_offers_what_there_is_and_nothing_else() -> None:
+    assert "every" in dir(on)
+    assert "refuse" not in dir(on)
+    assert dir(windows) == ["calendar", "count", "custom", "fixed", "global_", "session", "sliding"]
+
+
+def test_durations_may_be_written_in_words() -> None:
+    assert fixed("10 seconds") == fixed("10s")
+    assert fixed("1 hour 30 min") == fixed("90m")

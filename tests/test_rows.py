@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from millrace import ModelError, Reference, collect, count, fixed, global_, memory, punctuated, table
+from millrace import ModelError, Reference, collect, count, fixed, global_, memory, punctuated, table, windows
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.model.stream import Stream
@@ -125,8 +125,8 @@ def test_a_row_without_event_time_is_a_dead_letter() -> None:
     engine.input([{"user": "a", "at": None}, {"user": "b", "at": at(1)}, {"user": "c", "at": "noon"}])
     assert engine.end()[0].values["n"] == 1
     assert [(letter.row["user"], letter.reason) for letter in engine.dead] == [
-        ("a", "event time at: None is not a timestamp"),
-        ("c", "event time at: 'noon' is not a timestamp"),
+        ("c", "at: 'noon' is not TIMESTAMP"),
+        ("a", "event time at: None is not a timestamp, which is a datetime"),
     ]
 
 
@@ -137,15 +137,80 @@ def test_a_row_whose_expression_has_no_value_is_a_dead_letter() -> None:
     assert engine.end()[0].values["n"] == [5]
     assert [letter.reason for letter in engine.dead] == [
         "100 / ms > 1: division by zero",
-        "CAST(user AS INT): invalid literal for int() with base 10: 'x'",
+        "CAST(user AS INT): 'x' is not a whole number",
         "1 / (n - 7): division by zero",
     ]
 
 
 def test_a_function_that_only_spark_knows_is_refused_by_name() -> None:
-    engine = Reference(events.where("soundex(user) = 'A'").window(global_()).aggregate(n=count()))
-    with pytest.raises(ModelError, match="the reference engine does not evaluate 'SOUNDEX"):
-        engine.input([{"user": "a"}])
+    strange = events.where("soundex(user) = 'A'")
+    with pytest.raises(ModelError, match=r"the reference engine does not evaluate SOUNDEX\(user\)") as caught:
+        Reference(strange.window(global_()).aggregate(n=count()))
+    assert caught.value.place == strange.place
+    with pytest.raises(ModelError, match="does not evaluate HOUR"):
+        Reference(events.window(global_()).aggregate(n=collect("hour(at)")))
+
+
+@pytest.mark.parametrize("given", [events, events.group_by("user"), None])
+def test_the_reference_takes_a_query(given: Any) -> None:
+    with pytest.raises(ModelError, match=r"takes a query, which .aggregate\(...\) gives, not a "):
+        Reference(given)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"ms": "5"}, "ms: '5' is not BIGINT"),
+        ({"ms": True}, "ms: True is not BIGINT"),
+        ({"ms": 2**63}, "ms: 9223372036854775808 is not BIGINT"),
+        ({"user": 7}, "user: 7 is not STRING"),
+        ({"at": 1767268800}, "at: 1767268800 is not TIMESTAMP"),
+    ],
+)
+def test_a_row_that_does_not_fit_the_schema_is_a_dead_letter(row: dict[str, Any], reason: str) -> None:
+    engine = Reference(events.window(global_()).aggregate(n=count()))
+    engine.input([row, {"user": "a"}])
+    assert [letter.reason for letter in engine.dead] == [reason]
+    assert engine.end()[0].values["n"] == 1
+
+
+def test_a_row_is_a_mapping() -> None:
+    with pytest.raises(ModelError, match="a row is a mapping"):
+        Reference(events.window(global_()).aggregate(n=count())).input([("a", 1)])  # type: ignore[list-item]
+
+
+def test_text_is_compared_with_numbers_and_times_as_spark_does() -> None:
+    rows = [{"user": "12", "ms": 5, "at": at(10)}, {"user": "ann", "ms": 50, "at": at(100)}]
+    assert said(events.where("ms > '7'"), rows) == ["ann"]
+    assert said(events.where("at < '1970-01-01 00:01:00'"), rows) == ["12"]
+    assert said(events.where("MS = 5"), rows) == ["12"]
+    engine = Reference(events.where("user = 12").window(global_()).aggregate(n=count()))
+    engine.input(rows)
+    assert [letter.reason for letter in engine.dead] == ["user = 12: 'ann' is not a whole number"]
+    assert engine.end()[0].values["n"] == 1
+
+
+def test_a_whole_number_that_is_too_large_has_no_value() -> None:
+    engine = Reference(events.window(global_()).aggregate(n=collect("ms * ms")))
+    engine.input([{"ms": 2**40}, {"ms": 3}])
+    assert engine.end()[0].values["n"] == [9]
+    assert [letter.reason for letter in engine.dead] == ["ms * ms: it is too large for its type"]
+
+
+def test_a_pane_as_a_row() -> None:
+    asked = events.event_time("at", delay="0s").group_by("user").window(fixed("10s")).aggregate(n=count())
+    engine = Reference(asked)
+    (pane,) = engine.micro_batch([{"user": "a", "at": at(3)}], now="5s") + engine.watermark(at(10))
+    assert asked.row(pane) == {
+        "user": "a", "window_start": at(0), "window_end": at(10), "n": 1,
+        "diff": 1, "timing": "on-time", "index": 0, "last": False,
+    }  # fmt: skip
+    counted = events.window(windows.count(1)).aggregate(n=count())
+    assert counted.row(Reference(counted).input([{}])[0])["window_end"] == 1
+    everything = events.window(global_()).aggregate(n=count())
+    engine = Reference(everything)
+    engine.input([{}])
+    assert everything.row(engine.end()[0])["window_start"] is None
 
 
 def test_punctuation_that_is_no_time_is_a_dead_letter() -> None:

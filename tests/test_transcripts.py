@@ -57,6 +57,7 @@ def test_a_failure_shows_the_step_and_the_difference(tmp_path: Path) -> None:
     assert "wrong" in output
     assert "step 3, expect: 1 missing, 1 unexpected" in output
     assert "expected total: 4, got 3" in output
+    assert "transcript.yaml:7)" in output  # the line of the step
     assert output.splitlines()[-1] == "1 passed, 1 failed"
 
 

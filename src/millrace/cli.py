@@ -41,13 +41,18 @@ def _options(
 def check_command(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files of transcripts.")],
     engine: Annotated[
-        str, typer.Option(help=f"What to run them against: {', '.join(ENGINES)}.", metavar="ENGINE")
+        str,
+        typer.Option(
+            help="What to run them against: reference, the slow one that says what is meant, or panes, the fast one.",
+            metavar="ENGINE",
+        ),
     ] = "reference",
 ) -> None:
     """Run transcripts: windowed aggregations, step by step, with every pane they must produce.
 
-    Prints a line a transcript, and the step and the difference where one fails. Exits with 1 if any
-    failed, with 2 if a file cannot be read. The format is described in docs/transcripts.md.
+    Prints a line a transcript, with the step and the difference where one fails.
+    Exits with 1 if any failed, with 2 if a file cannot be read.
+    The format is described in docs/transcripts.md.
 
     Example: [bold]millrace check tests/transcripts/*.yaml[/bold]
     """
@@ -73,7 +78,7 @@ def check_command(
                 typer.echo(f"ok      {document.name}")
             else:
                 failed += 1
-                typer.echo(f"FAILED  {document.name} ({path}:{document.line}): {verdict.failure}")
+                typer.echo(f"FAILED  {document.name} ({path}:{verdict.line}): {verdict.failure}")
     typer.echo(f"{passed} passed, {failed} failed")
     if unreadable or failed:
         raise typer.Exit(2 if unreadable else 1)

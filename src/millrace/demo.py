@@ -82,7 +82,7 @@ def show(console: Console) -> None:
         arrivals.add_row(str(number), "   ".join(texts))
     answers = Table(title="What each figure of the Dataflow paper answers", title_style="bold")
     answers.add_column("figure", justify="right")
-    answers.add_column("query, and below it the sums, | between minutes or bundles")
+    answers.add_column("query, and below it the sums it answers")
     for figure in figures():
         query = figure.query
         how = "batch" if figure.play is _batch else f"{query.trigger}, {query.mode}"
@@ -94,8 +94,9 @@ def show(console: Console) -> None:
         )
     console.print(arrivals, "", answers)
     console.print(
-        "[dim]Computed by the reference engine.[/dim] [green]+[/green] is an answer, [red]-[/red] takes one back, "
-        "[yellow]late[/yellow] corrects an answer that was on time."
+        "[dim]From Akidau and others, The Dataflow Model, VLDB 2015, section 2.4; computed by the reference engine. "
+        "A | stands between minutes, in figure 9 between elements.[/dim] [green]+[/green] is an answer, [red]-[/red] takes "
+        "one back, [yellow]late[/yellow] corrects an answer that was on time. The code is in src/millrace/demo.py."
     )
 
 

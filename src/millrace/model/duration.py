@@ -22,12 +22,26 @@ _UNITS = {
     "w": 7 * 86_400 * SECOND,
 }
 _LONGEST = 10_000 * 366 * _UNITS["d"]
-_PART = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d|w)")
+_WORDS = {
+    "microsecond": "us",
+    "millisecond": "ms",
+    "second": "s",
+    "sec": "s",
+    "minute": "m",
+    "min": "m",
+    "hour": "h",
+    "day": "d",
+    "week": "w",
+}
+_PART = re.compile(r"(\d+(?:\.\d+)?)([a-z]+)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 Duration: TypeAlias = str | timedelta
 """How users write one: `"500ms"`, `"10s"`, `"1h30m"`, or a timedelta."""
+
+Moment: TypeAlias = int | str | timedelta | datetime
+"""A point on a clock, as tests write it: microseconds, a duration since 0, or a datetime."""
 
 
 def parse_duration(value: Duration, what: str = "duration") -> int:
@@ -43,8 +57,8 @@ def parse_duration(value: Duration, what: str = "duration") -> int:
     if not isinstance(value, str):
         raise refuse(f"{what} {value!r} has no unit; write it like '500ms', '10s', '2m', '1h' or '1d'")
     text = value.replace(" ", "")
-    parts = _PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    parts = [(number, _WORDS.get(unit.removesuffix("s"), unit)) for number, unit in _PART.findall(text)]
+    if not parts or _PART.sub("", text) or any(unit not in _UNITS for _, unit in parts):
         raise refuse(f"{what} {value!r} does not parse; write it like '500ms', '10s', '2m', '1h' or '1d'")
     length = sum(Decimal(number) * _UNITS[unit] for number, unit in parts)
     if length > _LONGEST:
@@ -79,9 +93,14 @@ def to_instant(value: object) -> int:
     if isinstance(value, datetime):
         aware = value if value.tzinfo else value.replace(tzinfo=UTC)
         return (aware - _EPOCH) // _MICROSECOND
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise refuse(f"{value!r} is not a timestamp")
+    raise refuse(f"{value!r:.60} is not a timestamp, which is a datetime")
+
+
+def to_micros(value: Moment) -> int:
+    """A moment as microseconds."""
+    if isinstance(value, datetime):
+        return to_instant(value)
+    return value if isinstance(value, int) else parse_duration(value, "time")
 
 
 def to_datetime(instant: int) -> datetime:

@@ -2,7 +2,8 @@
 
 import difflib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,9 +46,27 @@ def refuse(message: str, place: Place | None = None) -> ModelError:
     return ModelError(message, place or caller())
 
 
+@contextmanager
+def at_place(place: Place) -> Iterator[None]:
+    """Let what is refused inside name this place: that of a thing built earlier."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(error.message, place) from None
+
+
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """Say that a name is not known, what would be, and which of them was probably meant."""
     names = [str(each) for each in known]
-    close = difflib.get_close_matches(str(name), names, n=1)
-    guess = f"; did you mean {close[0]!r}?" if close else ""
+    by_lower = {each.lower(): each for each in names}
+    close = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.7)
+    guess = f"; did you mean {by_lower[close[0]]!r}?" if close else ""
     return f"unknown {what} {str(name)!r}{guess} (known: {', '.join(names) or 'none'})"
+
+
+def shown(value: object) -> str:
+    """A value in a message: not the whole of it, and a hint where a call was forgotten."""
+    if isinstance(value, type) or callable(value):
+        return f"{getattr(value, '__name__', 'a function')}; did you forget the ()?"
+    text = repr(value)
+    return text if len(text) <= 60 else f"a {type(value).__name__}"

@@ -18,7 +18,7 @@ from sqlglot import exp
 from millrace.model.aggregate import sort_key
 from millrace.model.duration import to_datetime
 from millrace.model.errors import ModelError, refuse
-from millrace.model.expression import Expression
+from millrace.model.expression import Expression, type_of
 from millrace.model.schema import DIALECT
 from millrace.model.window import Row
 
@@ -33,9 +33,22 @@ def evaluate(expression: Expression, row: Row) -> Any:
         return _value(expression.tree, row)
     except ModelError:
         raise
-    except (TypeError, ValueError, ArithmeticError) as error:
-        reason = str(error) or type(error).__name__
-        raise RowError(f"{expression.sql}: {reason}") from None
+    except TypeError:
+        used = ", ".join(f"{name} is {row[name]!r:.40}" for name in expression.columns)
+        raise RowError(f"{expression.sql}: it has no value where {used}") from None
+    except (ValueError, ArithmeticError) as error:
+        raise RowError(f"{expression.sql}: {str(error) or type(error).__name__}") from None
+
+
+def check_known(expression: Expression) -> None:
+    """Refuse an expression that this evaluator does not know, though Spark may."""
+    for node in expression.tree.walk():
+        named = isinstance(node, exp.Anonymous) and node.name.lower() in _NAMED
+        skipped = isinstance(node, exp.Column | exp.Identifier | exp.DataType | exp.DataTypeParam | exp.If)
+        if not named and not skipped and type(node) not in _SPECIAL and type(node) not in _STRICT:
+            raise refuse(
+                f"the reference engine does not evaluate {node.sql(DIALECT)} in {expression.sql!r}; Spark does"
+            )
 
 
 def _value(node: exp.Expr, row: Row) -> Any:
@@ -54,7 +67,18 @@ def _value(node: exp.Expr, row: Row) -> Any:
     if function is None:
         raise refuse(f"the reference engine does not evaluate {node.sql(DIALECT)!r}")
     values = [_value(argument, row) for argument in arguments]
-    return None if any(value is None for value in values) else function(*values)
+    if any(value is None for value in values):
+        return None
+    return _in_range(node, function(*values))
+
+
+def _in_range(node: exp.Expr, value: Any) -> Any:
+    """Whole numbers have as many bits as their type, as in Spark and in DuckDB."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        limit = 1 << _INTEGER_BITS.get(type_of(node), 64) - 1
+        if not -limit <= value < limit:
+            raise RowError("it is too large for its type")
+    return value
 
 
 def _arguments(node: exp.Expr) -> list[exp.Expr]:
@@ -160,7 +184,7 @@ def _convert(value: Any, type: str) -> Any:
     if type == "STRING":
         return str(value).lower() if isinstance(value, bool) else str(value)
     if type in _INTEGER_BITS:
-        number = int(value.strip()) if isinstance(value, str) else math.trunc(value)
+        number = _whole(value) if isinstance(value, str) else math.trunc(value)
         limit = 1 << _INTEGER_BITS[type] - 1
         if not -limit <= number < limit:
             raise RowError(f"{number} does not fit into {type}")
@@ -177,9 +201,19 @@ def _convert(value: Any, type: str) -> Any:
     raise refuse(f"the reference engine does not cast to {type}")
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text.strip())
+    except ValueError:
+        raise RowError(f"{text!r:.40} is not a whole number") from None
+
+
 def _timestamp(value: Any) -> datetime:
     if isinstance(value, str):
-        value = datetime.fromisoformat(value.strip())
+        try:
+            value = datetime.fromisoformat(value.strip())
+        except ValueError:
+            raise RowError(f"{value!r:.40} is not a timestamp") from None
     if isinstance(value, datetime):
         return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
     return to_datetime(round(value * 1_000_000))
@@ -217,7 +251,8 @@ def _substring(text: str, start: int, length: int | None = None) -> str:
 
 
 def _like(text: str, pattern: str) -> bool:
-    regex = "".join({"%": ".*", "_": "."}.get(character, re.escape(character)) for character in pattern)
+    tokens = re.findall(r"\\?.", pattern, re.DOTALL)  # a backslash makes the next character plain
+    regex = "".join({"%": ".*", "_": "."}.get(token, re.escape(token[-1])) for token in tokens)
     return re.fullmatch(regex, text, re.DOTALL) is not None
 
 

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 from millrace.model.duration import format_duration
 from millrace.model.query import Query
 from millrace.model.stream import Dedup, EventTime, Join, Select, Source, Stream, Union, Where, WithColumns, parents
+from millrace.model.trigger import may_finish
 
 if TYPE_CHECKING:
     from millrace.model.pipeline import Pipeline
+
+
+_FINISHES = "; once it has finished, what still comes for its window is dropped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +36,22 @@ def stages(pipeline: "Pipeline") -> tuple[Stage, ...]:
 def as_text(pipeline: "Pipeline") -> str:
     """The flow, source first; the sides of a union are indented."""
     lines = [f"pipeline {pipeline.name}"]
+    shown: dict[Stage, str] = {}
     for stage in stages(pipeline):
         lines.append("")
-        lines.extend(_lines(stage, "  "))
+        (before,) = stage.inputs
+        if before in shown:
+            lines.append(f"  {'same as':<11} {shown[before]}")
+            lines.append(f"  {stage.verb:<11} {stage.detail}")
+        else:
+            lines.extend(_lines(stage, "  "))
+            shown[before] = f"{stage.verb} {stage.detail.partition(' (')[0]}"
     return "\n".join(lines)
+
+
+def query_as_text(query: Query) -> str:
+    """The flow of one query, source first."""
+    return "\n".join(_lines(_of_query(query), ""))
 
 
 def _lines(stage: Stage, indent: str) -> Iterator[str]:
@@ -60,7 +76,7 @@ def _of_query(query: Query) -> Stage:
     steps = [
         ("group by", ", ".join(query.keys)),
         ("window", f"{query.windowing}{lateness}"),
-        ("trigger", str(query.trigger)),
+        ("trigger", f"{query.trigger}{_FINISHES if may_finish(query.trigger) else ''}"),
         ("panes", str(query.mode)),
         ("aggregate", ", ".join(f"{name} = {aggregate}" for name, aggregate in query.aggregates.items())),
     ]

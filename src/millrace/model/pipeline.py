@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from millrace.model import explain
-from millrace.model.errors import Place, caller, refuse, unknown
+from millrace.model.errors import Place, caller, refuse, shown, unknown
 from millrace.model.query import Query, Windowed
 from millrace.model.stream import Source, Stream, sources
 
@@ -70,6 +70,8 @@ class Pipeline:
     def __post_init__(self) -> None:
         """Check the whole."""
         _identifier(self.name, "pipeline")
+        if not isinstance(self.views, Mapping):
+            raise refuse(f"views= maps names to queries, like {{'hourly': query}}, not {shown(self.views)}")
         object.__setattr__(self, "views", dict(self.views))
         object.__setattr__(self, "sinks", tuple(self.sinks))
         if not self.views and not self.sinks:
@@ -79,7 +81,7 @@ class Pipeline:
             _check_query(view, query)
         for output in self.sinks:
             if not isinstance(output, Output):
-                raise refuse(f"sinks= takes what query.to(sink) gives, not {output!r}")
+                raise refuse(f"sinks= takes what query.to(sink) gives, not {shown(output)}")
         self._check_sources()
 
     @property
@@ -92,6 +94,9 @@ class Pipeline:
     def explain(self) -> str:
         """The flow as text."""
         return explain.as_text(self)
+
+    def __str__(self) -> str:
+        return self.explain()
 
     def _repr_svg_(self) -> str:
         """The flow as a picture, which notebooks show."""
@@ -123,14 +128,14 @@ def to_topic(topic: str) -> TopicSink:
 def to_function(function: Callable[[list[Mapping[str, Any]], int], None]) -> FunctionSink:
     """Call a function with the rows of each micro-batch and its id."""
     if not callable(function):
-        raise refuse(f"to_function() takes a function of (rows, batch id), not {function!r}")
+        raise refuse(f"to_function() takes a function of (rows, batch id), not {shown(function)}")
     return FunctionSink(function)
 
 
 def send(of: Stream | Query, sink: Sink) -> Output:
     """What `stream.to(sink)` and `query.to(sink)` do."""
     if not isinstance(sink, Sink):
-        raise refuse(f"to() takes a sink such as to_files('out') or to_topic('plays'), not {sink!r}")
+        raise refuse(f"to() takes a sink such as to_files('out') or to_topic('plays'), not {shown(sink)}")
     return Output(of, sink, caller())
 
 
@@ -140,7 +145,7 @@ def _check_query(view: str, query: object) -> None:
     if isinstance(query, Stream):
         raise refuse(f"view {view!r} has no aggregate; send a plain stream to a sink instead", query.place)
     if not isinstance(query, Query):
-        raise refuse(f"view {view!r} takes a query, not {query!r}")
+        raise refuse(f"view {view!r} takes a query, not {shown(query)}")
 
 
 def _identifier(name: object, what: str) -> str:

@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millrace.model.aggregate import Aggregate, First, check_types
-from millrace.model.duration import Duration, parse_duration
-from millrace.model.errors import Place, caller, refuse
+from millrace.model.duration import Duration, parse_duration, to_datetime
+from millrace.model.errors import Place, caller, refuse, shown
 from millrace.model.expression import Expression, parse_expression
-from millrace.model.pane import Mode
+from millrace.model.pane import Mode, Pane
 from millrace.model.schema import Column, Schema
-from millrace.model.stream import EventTime, Stream, find_event_time
+from millrace.model.stream import EventTime, Stream, find_event_time, no_method
 from millrace.model.trigger import Trigger, default, is_trigger
-from millrace.model.window import Count, Global, Session, Windowing
+from millrace.model.window import Count, Global, Session, Window, Windowing
 
 if TYPE_CHECKING:
     from millrace.model.pipeline import Output, Sink
@@ -50,7 +50,7 @@ class Windowed:
         Events that come after their window closed are still taken in for `lateness` of event time.
         """
         if not isinstance(windowing, Windowing):
-            raise refuse(f"window() takes windows such as fixed('1h') or session('30m'), not {windowing!r}")
+            raise refuse(f"window() takes windows such as fixed('1h') or session('30m'), not {shown(windowing)}")
         if self.windowing is not None:
             raise refuse("window() was called already; a computation has one kind of window")
         allowed = parse_duration(lateness, "lateness")
@@ -65,7 +65,7 @@ class Windowed:
     def trigger(self, when: Trigger) -> "Windowed":
         """Say when answers appear: `trigger(on.watermark(early=on.every("10s"), late=on.each()))`."""
         if not is_trigger(when):
-            raise refuse(f"trigger() takes a trigger such as on.every('10s'), not {when!r}")
+            raise refuse(f"trigger() takes a trigger such as on.every('10s'), not {shown(when)}")
         if self.when is not None:
             raise refuse("trigger() was called already; combine triggers with on.any_of(...) or on.in_order(...)")
         return replace(self, when=when)
@@ -82,8 +82,10 @@ class Windowed:
         """Let each pane hold everything so far, and take back what was said before it."""
         return self._in_mode(Mode.RETRACTING)
 
-    def aggregate(self, /, **aggregates: Aggregate) -> "Query":
+    def aggregate(self, /, *unnamed: Aggregate, **aggregates: Aggregate) -> "Query":
         """Say what is computed, by name: `aggregate(plays=count(), listeners=approx_distinct("user"))`."""
+        if unnamed:
+            raise refuse(f"an aggregate needs a name: aggregate(n={unnamed[0]})")
         if self.windowing is None:
             raise refuse("say where in event time before aggregating: .window(fixed('1h')) or .window(global_())")
         if self.when is not None and self.mode is None:
@@ -107,6 +109,14 @@ class Windowed:
             caller(),
         )
 
+    if not TYPE_CHECKING:  # a type checker knows the methods
+
+        def __getattr__(self, name: str) -> object:
+            """Say where a method is that is looked for in the wrong place."""
+            if name in ("event_time", "where", "select", "with_columns", "dedup", "join", "union"):
+                raise AttributeError(f"call .{name}(...) before .group_by(...) or .window(...)")
+            raise AttributeError(no_method("a windowed stream", name, dir(type(self))))
+
     def _in_mode(self, mode: Mode) -> "Windowed":
         if self.mode is not None:
             raise refuse(f"panes are {self.mode} already; they cannot be {mode} too")
@@ -114,7 +124,10 @@ class Windowed:
 
     def _arguments(self, name: str, aggregate: Aggregate) -> tuple[Expression, ...]:
         if not isinstance(aggregate, Aggregate):
-            raise refuse(f"{name}= takes an aggregate such as count() or sum('ms'), not {aggregate!r}")
+            raise refuse(
+                f"{name}= takes an aggregate such as count() or sum_('ms'), not {shown(aggregate)}; "
+                "mind that sum_, min_ and max_ are not Python's sum, min and max"
+            )
         if name in self.keys or name in (column.name for column in WINDOW_COLUMNS):
             raise refuse(f"{name!r} is a column of the result already; call the aggregate something else")
         if isinstance(self.windowing, Session) and not aggregate.mergeable:
@@ -170,6 +183,33 @@ class Query:
     def aggregates(self) -> Mapping[str, Aggregate]:
         """The aggregates by name."""
         return {computed.name: computed.aggregate for computed in self.computed}
+
+    def explain(self) -> str:
+        """The flow as text."""
+        from millrace.model.explain import query_as_text
+
+        return query_as_text(self)
+
+    def row(self, pane: Pane) -> dict[str, Any]:
+        """A pane as a row: the columns of `schema`, then what is known of the pane itself."""
+        bounds = {column.name: at for column, at in zip(WINDOW_COLUMNS, self._bounds(pane.window), strict=True)}
+        about = {"diff": pane.diff, "timing": str(pane.timing), "index": pane.index, "last": pane.last}
+        return {**dict(zip(self.keys, pane.key, strict=True)), **bounds, **pane.values, **about}
+
+    def _bounds(self, window: Window) -> tuple[Any, Any]:
+        if isinstance(self.windowing, Count):
+            return window.start, window.end
+        if isinstance(self.windowing, Global):
+            return None, None
+        return to_datetime(window.start), to_datetime(window.end)
+
+    if not TYPE_CHECKING:  # a type checker knows the methods
+
+        def __getattr__(self, name: str) -> object:
+            """Say what a query cannot do."""
+            if name in ("where", "select", "with_columns", "window", "group_by"):
+                raise AttributeError(f"a query is complete; .{name}(...) goes before .aggregate(...)")
+            raise AttributeError(no_method("a query", name, dir(type(self))))
 
     def to(self, sink: "Sink") -> "Output":
         """Send the panes of this query to a sink of a pipeline."""

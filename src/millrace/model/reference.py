@@ -1,6 +1,6 @@
 """The meaning of a query, in plain Python: one key and window at a time, slow and without cleverness.
 
-Every other engine must agree with this file, and this file with TRANSCRIPTS.md, whose rules are
+Every other engine must agree with this file, and this file with docs/transcripts.md, whose rules are
 named where they are carried out. It is driven in steps: `input` brings a bundle of rows, `watermark`
 and `clock` let event time and processing time pass. Each step returns the panes it produced.
 
@@ -15,7 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME, to_instant
+from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME, Moment, to_instant, to_micros
+from millrace.model.errors import at_place, refuse
+from millrace.model.evaluate import check_known
 from millrace.model.pane import Mode, Pane, Timing
 from millrace.model.query import Query
 from millrace.model.rows import DeadLetter, Rows, as_key
@@ -72,7 +74,7 @@ def armed(trigger: Trigger) -> Arm:
 
 
 def ready(trigger: Trigger, arm: Arm, look: Look) -> bool:
-    """Whether the trigger wants to fire: the table of TRANSCRIPTS.md."""
+    """Whether the trigger wants to fire: the table of docs/transcripts.md."""
     if arm.finished:
         return False
     match trigger:
@@ -196,8 +198,15 @@ class Group:
 class Reference:
     """One query, driven step by step."""
 
-    def __init__(self, query: Query, tables: Mapping[str, Iterable[Row]] | None = None, now: int = 0) -> None:
+    def __init__(self, query: Query, tables: Mapping[str, Iterable[Row]] | None = None, now: Moment = 0) -> None:
         """Start with no input. `tables` holds the rows of tables that the query reads from a file."""
+        if not isinstance(query, Query):
+            raise refuse(f"Reference() takes a query, which .aggregate(...) gives, not a {type(query).__name__}")
+        with at_place(query.place):
+            for computed in query.computed:
+                for argument in computed.arguments:
+                    check_known(argument)
+        now = to_micros(now)
         self.query = query
         self.dropped = 0
         """Elements that came too late for every window, rules 2 and 7."""
@@ -220,23 +229,23 @@ class Reference:
                 panes += self._evaluate(key, group)
         return panes
 
-    def watermark(self, at: int) -> list[Pane]:
+    def watermark(self, at: Moment) -> list[Pane]:
         """Let event time advance; it never goes back."""
-        self._watermark = max(self._watermark, at)
+        self._watermark = max(self._watermark, to_micros(at))
         panes = self._evaluate_all()
         self._watermark_before = self._watermark
         return panes
 
-    def clock(self, now: int) -> list[Pane]:
+    def clock(self, now: Moment) -> list[Pane]:
         """Let processing time advance; it never goes back."""
-        self._now = max(self._now, now)
+        self._now = max(self._now, to_micros(now))
         return self._evaluate_all()
 
-    def advance(self, now: int) -> list[Pane]:
+    def advance(self, now: Moment) -> list[Pane]:
         """Let time pass as the query's own watermark policy sees it, then the clock."""
-        return self.watermark(self._rows.watermark(now)) + self.clock(now)
+        return self.watermark(self._rows.watermark(to_micros(now))) + self.clock(now)
 
-    def micro_batch(self, rows: Iterable[Row], now: int, source: str | None = None) -> list[Pane]:
+    def micro_batch(self, rows: Iterable[Row], now: Moment, source: str | None = None) -> list[Pane]:
         """One micro-batch of a running pipeline, rule 2: input, then watermark, then clock."""
         return self.input(rows, source) + self.advance(now)
 

@@ -6,12 +6,13 @@ reason; the rest go on.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from math import isnan, nan
 from typing import Any
 
 from millrace.model.duration import BEGINNING_OF_TIME, to_instant
-from millrace.model.errors import ModelError, refuse, unknown
-from millrace.model.evaluate import RowError, evaluate
+from millrace.model.errors import ModelError, at_place, refuse, shown, unknown
+from millrace.model.evaluate import RowError, check_known, evaluate
 from millrace.model.expression import Expression
 from millrace.model.stream import (
     Dedup,
@@ -48,6 +49,9 @@ class Rows:
         """Start with no input. `tables` holds the rows of tables that are read from a file."""
         self.dead: list[DeadLetter] = []
         self._stream = stream
+        for node, expression in _expressions(stream):
+            with at_place(node.place):
+                check_known(expression)
         self._tables = {name: list(rows) for name, rows in tables.items()}
         self._progress = {id(node): (node.estimator, Progress(active=now)) for node in _event_times(stream)}
         self._seen: dict[int, dict[tuple[Any, ...], int]] = {}
@@ -70,7 +74,7 @@ class Rows:
 
     def _flow(self, node: Stream, source: Source, rows: list[Row], watermark: int, now: int) -> list[Row]:
         if isinstance(node, Source):
-            return [{name: row.get(name) for name in node.schema.names} for row in rows] if node == source else []
+            return self._fitting(node, rows) if node == source else []
         above = [row for parent in parents(node) for row in self._flow(parent, source, rows, watermark, now)]
         match node:
             case Where(condition=condition):
@@ -86,6 +90,20 @@ class Rows:
             case EventTime():
                 return self._observe(node, above, now)
         return above  # a union
+
+    def _fitting(self, source: Source, rows: list[Row]) -> list[Row]:
+        """The rows whose values are of the types of their columns; what is missing is NULL."""
+        kept: list[Row] = []
+        for row in rows:
+            if not isinstance(row, Mapping):
+                raise refuse(f"a row is a mapping of columns to values, not {shown(row)}")
+            wrong = [column for column in source.schema if not fits(row.get(column.name), column.type)]
+            if wrong:
+                value = shown(row[wrong[0].name])
+                self.dead.append(DeadLetter(row, f"{wrong[0].name}: {value} is not {wrong[0].type}"))
+            else:
+                kept.append({name: row.get(name) for name in source.schema.names})
+        return kept
 
     def _computed(self, row: Row, columns: tuple[tuple[str, Expression], ...]) -> dict[str, Any] | None:
         values = {}
@@ -144,6 +162,23 @@ class Rows:
         return timed
 
 
+def fits(value: Any, type: str) -> bool:
+    """Whether a Python value is one of an SQL type; types that are not plain are not looked into."""
+    if value is None:
+        return True
+    if type in _BITS:
+        return (
+            isinstance(value, int) and not isinstance(value, bool) and -(1 << _BITS[type]) <= value < 1 << _BITS[type]
+        )
+    if type in ("DOUBLE", "FLOAT"):
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, _PYTHON[type]) if type in _PYTHON else True
+
+
+_BITS = {"TINYINT": 7, "SMALLINT": 15, "INT": 31, "BIGINT": 63}
+_PYTHON = {"STRING": str, "BOOLEAN": bool, "TIMESTAMP": datetime, "BINARY": bytes}
+
+
 def as_key(value: Any) -> Any:
     """A value as keys are compared: NaN is one key though it does not equal itself, and -0.0 is 0.0."""
     if not isinstance(value, float):
@@ -161,6 +196,17 @@ def _named(known: tuple[Source, ...], name: str | None) -> Source:
     if name is None:
         raise refuse(f"the query reads several sources; say which the rows are for: {', '.join(names)}")
     raise refuse(unknown("source", name, names))
+
+
+def _expressions(stream: Stream) -> list[tuple[Stream, Expression]]:
+    """Every row expression of a stream, with the node it belongs to."""
+    above = [found for parent in parents(stream) for found in _expressions(parent)]
+    match stream:
+        case Where(condition=condition):
+            return [*above, (stream, condition)]
+        case Select(columns=columns) | WithColumns(columns=columns):
+            return [*above, *((stream, expression) for _, expression in columns)]
+    return above
 
 
 def _event_times(stream: Stream) -> list[EventTime]:

@@ -7,7 +7,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from millrace.model.errors import refuse, unknown
+from millrace.model.errors import refuse, shown, unknown
 
 DIALECT = "databricks"
 """sqlglot's name for Spark SQL whose casts and divisions are ANSI, as Spark 4's are."""
@@ -60,6 +60,10 @@ class Schema:
         for column in self.columns:
             if column.name == name:
                 return column.type
+        if isinstance(name, list | tuple):
+            raise refuse(f"give the names of columns one by one, not as a {type(name).__name__}: {shown(name)}")
+        if not str(name).isidentifier() and any(column in str(name) for column in self.names):
+            raise refuse(f"{str(name)!r} is not a column; compute it first: with_columns(x={str(name)!r})")
         raise refuse(unknown("column", name, self.names))
 
     def with_columns(self, added: Iterable[Column]) -> "Schema":
@@ -92,6 +96,11 @@ def parse_schema(text: str | Mapping[str, str] | Schema) -> Schema:
     if not definitions or not all(isinstance(item, exp.ColumnDef) and item.kind for item in definitions):
         raise refuse(f"schema {text!r} does not parse; write it like 'user STRING, ms BIGINT, at TIMESTAMP'")
     return Schema(tuple(Column(item.name, item.kind.sql(DIALECT)) for item in definitions))
+
+
+def is_integer(type: str) -> bool:
+    """Whether values of this type are whole numbers."""
+    return type in _INTEGERS
 
 
 def is_numeric(type: str) -> bool:

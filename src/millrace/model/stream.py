@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from millrace.model.duration import Duration, parse_positive
-from millrace.model.errors import Place, caller, refuse, unknown
+from millrace.model.errors import Place, caller, refuse, shown, unknown
 from millrace.model.expression import Expression, named, parse_expression
 from millrace.model.schema import UNKNOWN, Column, Schema, parse_schema
 from millrace.model.watermark import Estimator, Policy, Punctuated
@@ -48,8 +48,10 @@ class Stream:
         schema = Schema(tuple(named(name, expression) for name, expression in chosen.items()))
         return Select(self, tuple(chosen.items()), schema, caller())
 
-    def with_columns(self, /, **columns: str) -> "WithColumns":
+    def with_columns(self, /, *unnamed: str, **columns: str) -> "WithColumns":
         """Add columns, or replace them: `with_columns(seconds="ms / 1000")`."""
+        if unnamed:
+            raise refuse(f"a column needs a name: with_columns(x={unnamed[0]!r})")
         if not columns:
             raise refuse("with_columns() needs at least one column, such as seconds='ms / 1000'")
         added = {name: parse_expression(sql, self.schema) for name, sql in columns.items()}
@@ -80,7 +82,7 @@ class Stream:
             raise refuse("union() needs another stream")
         for other in others:
             if not isinstance(other, Stream):
-                raise refuse(f"union() takes streams, not {other!r}")
+                raise refuse(f"union() takes streams, not {shown(other)}")
             if set(other.schema) != set(self.schema):
                 raise refuse(f"union() needs the same columns on both sides: ({self.schema}) is not ({other.schema})")
         times = {event_time.column if (event_time := find_event_time(stream)) else None for stream in (self, *others)}
@@ -91,7 +93,7 @@ class Stream:
     def join(self, table: "Table", on: str | Iterable[str], how: str = "inner") -> "Join":
         """Look each row up in a table: `join(campaigns, on="ad_id")`; `how="left"` keeps misses."""
         if not isinstance(table, Table):
-            raise refuse(f"join() takes a table, made with table(...), not {table!r}")
+            raise refuse(f"join() takes a table, made with table(...), not {shown(table)}")
         if how not in ("inner", "left"):
             raise refuse(unknown("kind of join", how, ("inner", "left")))
         keys = (on,) if isinstance(on, str) else tuple(on)
@@ -134,7 +136,7 @@ class Stream:
             )
         policy = bounded_delay(delay) if delay is not None else watermark
         if not isinstance(policy, Policy):
-            raise refuse(f"watermark= takes percentile(...) or punctuated(...), not {watermark!r}")
+            raise refuse(f"watermark= takes percentile(...) or punctuated(...), not {shown(watermark)}")
         if isinstance(policy, Punctuated) and self._column(policy.column).type not in ("TIMESTAMP", UNKNOWN):
             raise refuse(
                 f"punctuated({policy.column!r}) needs a TIMESTAMP, but it is {self._column(policy.column).type}"
@@ -153,6 +155,12 @@ class Stream:
         from millrace.model.query import Windowed
 
         return Windowed(self, caller()).window(windowing, lateness)
+
+    if not TYPE_CHECKING:  # a type checker knows the methods
+
+        def __getattr__(self, name: str) -> object:
+            """Say what a method is called here that other libraries call something else."""
+            raise AttributeError(no_method("a stream", name, dir(type(self))))
 
     def to(self, sink: "Sink") -> "Output":
         """Send the rows of this stream to a sink of a pipeline."""
@@ -295,13 +303,35 @@ def table(
     """A small table to join with: its rows, or the path of a CSV, JSON or Parquet file."""
     columns, given = parse_schema(schema), list(rows)
     if bool(given) == (path is not None):
-        raise refuse(f"table {name!r} needs either rows= or path=")
+        raise refuse(f"table {name!r} needs either rows=, at least one, or path=")
     for row in given:
         for column in row:
             if column not in columns:
                 raise refuse(unknown("column", column, columns.names))
     values = tuple(tuple(row.get(column) for column in columns.names) for row in given)
     return Table(_name(name, "table"), columns, values, path)
+
+
+_ELSEWHERE = {
+    "filter": "where",
+    "groupBy": "group_by",
+    "groupby": "group_by",
+    "withColumn": "with_columns",
+    "withColumns": "with_columns",
+    "selectExpr": "select",
+    "dropDuplicates": "dedup",
+    "withWatermark": "event_time",
+    "agg": "aggregate",
+}
+
+
+def no_method(what: str, name: str, known: Iterable[str]) -> str:
+    """Say that there is no such method, and which is meant."""
+    if name.startswith("_"):
+        return name
+    if name in _ELSEWHERE:
+        return f"{what} has no {name}(); it is called {_ELSEWHERE[name]}() here"
+    return f"{what} has no {name}(): {unknown('method', name, [each for each in known if not each.startswith('_')])}"
 
 
 def parents(stream: Stream) -> tuple[Stream, ...]:

@@ -2,14 +2,34 @@
 
 Users import this module as `on`: `on.watermark(early=on.every("10s"), late=on.each())`. A trigger
 holds configuration only; how far it has come in a given window is state that an engine keeps.
-What each one means is the table in TRANSCRIPTS.md, made executable in `reference.py`.
+What each one means is the table in docs/transcripts.md, made executable in `reference.py`.
 """
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from millrace.model.duration import END_OF_TIME, Duration, format_duration, parse_duration, parse_positive
-from millrace.model.errors import refuse
+from millrace.model.errors import refuse, shown
+
+__all__ = [
+    "after",
+    "all_of",
+    "any_of",
+    "default",
+    "each",
+    "elements",
+    "every",
+    "in_order",
+    "never",
+    "repeat",
+    "until",
+    "watermark",
+]
+
+
+def __dir__() -> list[str]:
+    """What users complete `on.` with."""
+    return __all__
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +217,20 @@ def parts_of(trigger: Trigger) -> tuple[Trigger, ...]:
     return ()
 
 
+def may_finish(trigger: Trigger) -> bool:
+    """Whether it can be over before its window is: what comes after that is dropped."""
+    match trigger:
+        case Elements() | After() | Until():
+            return True
+        case Watermark(_, late):
+            return late is None
+        case AnyOf(parts):
+            return any(map(may_finish, parts))
+        case AllOf(parts) | InOrder(parts):
+            return all(map(may_finish, parts))
+    return False
+
+
 def is_trigger(value: object) -> bool:
     """Whether the value is one of the triggers of this module."""
     return isinstance(value, Trigger)
@@ -204,7 +238,7 @@ def is_trigger(value: object) -> bool:
 
 def _check(part: Trigger, where: str) -> Trigger:
     if not is_trigger(part):
-        raise refuse(f"{where} takes a trigger such as elements(10) or every('10s'), not {part!r}")
+        raise refuse(f"{where} takes a trigger such as elements(10) or every(10s), not {shown(part)}")
     return part
 
 

@@ -23,9 +23,17 @@ from millrace.model.duration import (
     to_datetime,
     to_instant,
 )
-from millrace.model.errors import refuse, unknown
+from millrace.model.errors import refuse, shown, unknown
+
+__all__ = ["calendar", "count", "custom", "fixed", "global_", "session", "sliding"]
 
 Row: TypeAlias = Mapping[str, Any]
+
+
+def __dir__() -> list[str]:
+    """What users complete `windows.` with."""
+    return __all__
+
 
 _MOST_WINDOWS = 100_000
 
@@ -197,7 +205,8 @@ def global_() -> Global:
 def calendar(unit: str, zone: str = "UTC") -> Calendar:
     """Calendar spans of a place: `calendar("day", zone="Europe/Berlin")`."""
     if unit not in _CALENDAR:
-        raise refuse(unknown("calendar unit", unit, _CALENDAR))
+        hint = "; for parts of a day use fixed('1h')" if unit in ("hour", "minute", "second") else ""
+        raise refuse(unknown("calendar unit", unit, _CALENDAR) + hint)
     try:
         _zone(zone)
     except (ZoneInfoNotFoundError, ValueError):
@@ -208,7 +217,7 @@ def calendar(unit: str, zone: str = "UTC") -> Calendar:
 def custom(function: Callable[[datetime, Row], Iterable[tuple[datetime, datetime]]]) -> Custom:
     """Windows of your own: a function of event time and row gives the spans it belongs to."""
     if not callable(function):
-        raise refuse(f"custom windows take a function of (event time, row), not {function!r}")
+        raise refuse(f"custom windows take a function of (event time, row), not {shown(function)}")
     return Custom(function)
 
 

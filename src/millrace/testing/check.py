@@ -34,6 +34,8 @@ class Verdict:
 
     document: Document
     failure: str | None
+    line: int = 1
+    """Where in the file it failed: the step, or the document."""
 
     @property
     def passed(self) -> bool:
@@ -44,32 +46,39 @@ class Verdict:
 class _DifferenceError(Exception):
     """What an engine said is not what the transcript says."""
 
+    def __init__(self, step: int, what: str, found: list[str]) -> None:
+        """Name the step and what differs: the gist in a line, the rest below it."""
+        super().__init__("\n    ".join([f"step {step}, {what}: {found[0]}", *found[1:]]))
+        self.step = step
+
 
 def check(document: Document, engine: str = "reference") -> Verdict:
     """Run one document. A document with `error:` passes if it fails with that message."""
-    failure = _failure(document, engine)
+    failure, line = _failure(document, engine)
     if document.error is None:
-        return Verdict(document, failure)
+        return Verdict(document, failure, line)
     if failure is None:
-        return Verdict(document, f"it should fail with {document.error!r}, but passes")
+        return Verdict(document, f"it should fail with {document.error!r}, but passes", document.line)
     try:
         found = re.search(document.error, failure)
     except (re.error, OverflowError, RecursionError):
-        return Verdict(document, failure)
-    return Verdict(document, None if found else f"it should fail with {document.error!r}, but fails with: {failure}")
+        return Verdict(document, failure, line)
+    wrong = f"it should fail with {document.error!r}, but fails with: {failure}"
+    return Verdict(document, None if found else wrong, line)
 
 
-def _failure(document: Document, engine: str) -> str | None:
+def _failure(document: Document, engine: str) -> tuple[str | None, int]:
+    """What is wrong, and in which line."""
     try:
         _run(parse_transcript(document), ENGINES[engine])
     except ModelError as error:
-        return error.message
+        return error.message, document.line
     except _DifferenceError as difference:
-        return str(difference)
+        return str(difference), document.step_line(difference.step)
     except Exception as error:
         # Whatever a document does to an engine, the others are still to be checked.
-        return f"the {engine} engine fails with {type(error).__name__}: {str(error) or 'no message'}"
-    return None
+        return f"the {engine} engine fails with {type(error).__name__}: {str(error) or 'no message'}", document.line
+    return None, document.line
 
 
 def _run(transcript: Transcript, start: Callable[[Query], Engine]) -> None:
@@ -88,20 +97,20 @@ def _run(transcript: Transcript, start: Callable[[Query], Engine]) -> None:
                 now = max(now, at)
                 panes += engine.advance(now) if transcript.derived else engine.clock(now)
             case Expect(expected):
-                _compare(number, "expect", transcript.query, expected, panes, len(engine.dead))
+                _compare(number, "expect", transcript.query, expected, panes, engine)
                 panes = []
             case Dropped(count):
                 if engine.dropped != count:
-                    raise _DifferenceError(f"step {number}, dropped: expected {count}, got {engine.dropped}")
+                    raise _DifferenceError(number, "dropped", [f"expected {count}, got {engine.dropped}"])
             case WatermarkIs(at):
                 if engine.event_time != at:
-                    got = _seconds(engine.event_time)
-                    raise _DifferenceError(f"step {number}, watermark_is: expected {_seconds(at)}, got {got}")
-    _compare(len(transcript.steps), "the end", transcript.query, (), panes, len(engine.dead))
+                    found = f"expected {_seconds(at)}, got {_seconds(engine.event_time)}"
+                    raise _DifferenceError(number, "watermark_is", [found])
+    _compare(len(transcript.steps), "the end", transcript.query, (), panes, engine)
 
 
 def _compare(
-    step: int, what: str, query: Query, expected: tuple[Mapping[str, Any], ...], panes: list[Pane], dead: int
+    step: int, what: str, query: Query, expected: tuple[Mapping[str, Any], ...], panes: list[Pane], engine: Engine
 ) -> None:
     said = [_attributes(pane, query) for pane in panes]
     matched = _match(expected, said)
@@ -109,17 +118,20 @@ def _compare(
     extra = [pane for number, pane in enumerate(said) if number not in matched.values()]
     if not missing and not extra:
         return
-    found = [f"step {step}, {what}: {len(missing)} missing, {len(extra)} unexpected"]
+    counts = ((len(missing), "missing"), (len(extra), "unexpected"))
+    found = [", ".join(f"{many} {how}" for many, how in counts if many)]
     for wanted in missing:
+        found.append(f"missing pane    {_written(wanted)}")
         near = min(extra, key=lambda pane: len(_differing(wanted, pane)), default=None)
         differing = [] if near is None else _differing(wanted, near)
-        found.append(f"missing pane {_written(wanted)}")
         if near is not None and len(differing) <= 2:
-            found += [f"expected {key}: {_text(wanted[key])}, got {_text(near[key])}" for key in differing]
+            found += [f"  expected {key}: {_text(wanted[key])}, got {_text(near[key])}" for key in differing]
     found += [f"unexpected pane {_written(pane)}" for pane in extra]
-    if dead:
-        found.append(f"{dead} elements had no value and are dead letters")
-    raise _DifferenceError("; ".join(found))
+    if engine.dropped and missing:
+        found.append(f"{engine.dropped} elements were dropped: they came too late, or the trigger had finished")
+    if engine.dead:
+        found.append(f"{len(engine.dead)} elements were not taken in; the first because of {engine.dead[0].reason}")
+    raise _DifferenceError(step, what, found)
 
 
 def _match(expected: tuple[Mapping[str, Any], ...], said: list[dict[str, Any]]) -> dict[int, int]:

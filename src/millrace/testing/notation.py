@@ -19,6 +19,7 @@ from millrace.model.window import Windowing
 T = TypeVar("T")
 
 _LONGEST = 2_000
+_DURATION = re.compile(r"[\d.]+ ?[a-z]+")
 
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", re.DOTALL)
 _KEYWORD = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
@@ -147,4 +148,10 @@ def _split(inside: str, what: str) -> Iterator[str]:
 def _literal(text: str) -> Any:
     if _INTEGER.fullmatch(text):
         return int(text)
-    return float(text) if _NUMBER.fullmatch(text) else text
+    return float(text) if _NUMBER.fullmatch(text) else _unquoted(text)
+
+
+def _unquoted(text: str) -> str:
+    """The text of a duration that is written as in Python; an SQL string keeps its quotes."""
+    inside = text[1:-1]
+    return inside if _DURATION.fullmatch(inside) and text[0] == text[-1] and text[0] in "'\"" else text

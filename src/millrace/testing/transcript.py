@@ -1,6 +1,6 @@
 """Reading transcripts: a YAML document becomes a query, and the steps that drive it.
 
-The format is TRANSCRIPTS.md's, described for users in docs/transcripts.md.
+The format is docs/transcripts.md's, described for users in docs/transcripts.md.
 """
 
 import math
@@ -105,6 +105,11 @@ class Document:
     file: str
     line: int
     content: Any
+    step_lines: tuple[int, ...] = ()
+
+    def step_line(self, step: int) -> int:
+        """The line of a step, counted from 1."""
+        return self.step_lines[step - 1] if 0 < step <= len(self.step_lines) else self.line
 
     @property
     def name(self) -> str:
@@ -129,7 +134,7 @@ def read_documents(path: Path) -> Iterator[Document]:
             node = loader.get_node()
             content = loader.construct_document(node)
             if node is not None and content is not None:
-                yield Document(str(path), node.start_mark.line + 1, content)
+                yield Document(str(path), node.start_mark.line + 1, content, _step_lines(node))
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -139,6 +144,13 @@ def read_documents(path: Path) -> Iterator[Document]:
     except (ValueError, ArithmeticError, RecursionError, LookupError) as error:
         # PyYAML lets through what Python says of a date or a number that is none, or of endless nesting.
         raise ModelError(f"{path}: cannot be read: {error}") from None
+
+
+def _step_lines(document: yaml.Node) -> tuple[int, ...]:
+    for key, value in document.value if isinstance(document, yaml.MappingNode) else ():
+        if key.value == "steps" and isinstance(value, yaml.SequenceNode):
+            return tuple(step.start_mark.line + 1 for step in value.value)
+    return ()
 
 
 def parse_transcript(document: Document) -> Transcript:
