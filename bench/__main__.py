@@ -1,8 +1,7 @@
 """Measure, print a JSON line a figure, and write bench/RESULTS.md.
 
-What there is to measure so far is the reference engine. It is meant to be slow; the figures say how
-slow, against a plain Python loop over the same rows in the same run, and whether its cost per element
-grows with the input.
+Each figure stands beside a peer that did the same work in the same run: the reference engine beside a plain
+Python loop, the pane engine beside the reference, the fused edge beside the one that lifts rows in Python.
 """
 
 import json
@@ -11,13 +10,22 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from millrace import Reference, count, fixed, memory, on, session
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millrace import Reference, count, fixed, memory, on, session, sum_, table
+from millrace.edge.fused import Fused
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
+from millrace.panes import blobs
+from millrace.panes.advance import Panes, State
+from millrace.testing.engines import PaneEngine
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 BUNDLE = 100
@@ -58,34 +66,129 @@ def _rate(many: int, work: Callable[[], None]) -> float:
     return many / min(times)
 
 
-def main() -> None:
-    """Run everything."""
+Figure = dict[str, Any]
+
+
+def _figure(name: str, ours: float, peer: float, unit: str = "elements/s") -> Figure:
+    figure = {"bench": name, "unit": unit, "millrace": round(ours), "peer": round(peer), "ratio": round(ours / peer, 4)}
+    print(json.dumps(figure), flush=True)
+    return figure
+
+
+def bench_reference() -> list[Figure]:
+    """The reference against a plain loop: how slow, and whether that grows with the input."""
     figures = []
     for name, query in _QUERIES.items():
         for many in (1_000, 10_000):
             rows = _rows(many)
-            ours = _rate(many, lambda query=query, rows=rows: _reference(query, rows))  # type: ignore[misc]
-            plain = _rate(many, lambda rows=rows: _plain(rows))  # type: ignore[misc]
-            figure = {"bench": f"reference, {name}, {many} elements", "millrace": round(ours), "peer": round(plain)}
-            figures.append({**figure, "ratio": round(ours / plain, 4)})
-            print(json.dumps(figures[-1]), flush=True)
-    RESULTS.write_text(_report(figures))
+            ours = _rate(many, partial(_reference, query, rows))
+            figures.append(_figure(f"reference, {name}, {many} elements", ours, _rate(many, partial(_plain, rows))))
+    return figures
 
 
-def _report(figures: list[dict[str, Any]]) -> str:
+def bench_panes() -> list[Figure]:
+    """The pane engine, fed row by row as the reference is, against the reference."""
+    rows = _rows(10_000)
+
+    def fast(query: Query) -> None:
+        engine = PaneEngine(query)
+        for start in range(0, len(rows), BUNDLE):
+            engine.micro_batch(rows[start : start + BUNDLE], now=start)
+        engine.end()
+
+    return [
+        _figure(
+            f"panes beside reference, {name}, bundles of {BUNDLE}",
+            _rate(len(rows), partial(fast, query)),
+            _rate(len(rows), partial(_reference, query, rows)),
+        )
+        for name, query in _QUERIES.items()
+    ]
+
+
+def bench_growth() -> list[Figure]:
+    """What a bundle of 20 thousand changed groups costs as the number of keys grows; the peer is the smallest."""
+    figures: list[Figure] = []
+    source = memory("events", "k STRING, v BIGINT, at TIMESTAMP").event_time("at", delay="0s").group_by("k")
+    panes = Panes(source.window(fixed("1d")).trigger(on.each()).retracting().aggregate(n=count(), total=sum_("v")))
+    many, chance = 20_000, np.random.default_rng(7)
+    for keys in (20_000, 200_000, 2_000_000):
+        state, _ = panes.advance(State(), _partials(np.arange(keys)), 0, 0)
+        spent = []
+        for _ in range(6):
+            bundle = _partials(np.sort(chance.choice(keys, many, replace=False)))
+            start = time.perf_counter()
+            state, _ = panes.advance(state, bundle, 0, 0)
+            spent.append(time.perf_counter() - start)
+        rate = many / sorted(spent)[len(spent) // 2]
+        size = sum(map(len, blobs.write(None, state).put.values())) / len(state.groups)
+        name = f"panes, 20,000 groups changed of {keys:,}; {size:.0f} bytes of state a key"
+        figures.append(_figure(name, rate, figures[0]["millrace"] if figures else rate, "groups/s"))
+    return figures
+
+
+def _partials(keys: npt.NDArray[np.int64]) -> pa.Table:
+    many = np.ones(len(keys), np.int64)
+    names = pa.array([f"user-{key:09}" for key in keys.tolist()])
+    return pa.table({"key0": names, "slice": many * 0, "elements": many, "p0_0": many, "p1_0": many, "p1_1": many})
+
+
+def bench_edge() -> list[Figure]:
+    """The edge of the Yahoo benchmark on decoded rows, one thread: fused, beside a loop over rows in Python."""
+    many, chance = 500_000, np.random.default_rng(7)
+    ads = table(
+        "ads", "ad STRING, campaign STRING", rows=[{"ad": f"a{n}", "campaign": f"c{n // 10}"} for n in range(1_000)]
+    )
+    source = memory("events", "ad STRING, type STRING, at TIMESTAMP")
+    query = (
+        source.where("type = 'view'")
+        .join(ads, on="ad")
+        .event_time("at", delay="10s")
+        .group_by("campaign")
+        .window(fixed("10s"))
+        .aggregate(n=count())
+    )
+    rows = pa.table(
+        {
+            "ad": pa.array([f"a{number}" for number in chance.integers(0, 1_000, many).tolist()]),
+            "type": pa.array(np.array(["view", "click", "buy"])[chance.integers(0, 3, many)].tolist()),
+            "at": pa.array(chance.integers(0, 60 * SECOND, many), pa.timestamp("us", "UTC")),
+        }
+    )
+    fused = Fused(query, source)
+
+    def loop() -> None:
+        campaigns, counts = dict(ads.rows), Counter[Any]()
+        for row in rows.to_pylist():
+            if row["type"] == "view":
+                counts[campaigns[row["ad"]], int(row["at"].timestamp()) // 10] += 1
+
+    name = "fused edge, Yahoo benchmark on decoded rows, beside a loop in Python"
+    return [_figure(name, _rate(many, lambda: fused.partials(rows)), _rate(many, loop), "rows/s")]
+
+
+def main() -> None:
+    """Run everything."""
+    RESULTS.write_text(_report([*bench_reference(), *bench_panes(), *bench_growth(), *bench_edge()]))
+
+
+def _report(figures: list[Figure]) -> str:
     lines = [
         "# Results",
         "",
         "Written by `make bench`; not edited by hand. The machine is shared and noisy: trust the ratios.",
         "",
         f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"millrace {version('millrace')}. Elements a second, best of three after a warm-up. The peer of the "
-        "reference is a loop in plain Python that counts the same rows without windows that close.",
+        f"millrace {version('millrace')}, pyarrow {version('pyarrow')}, duckdb {version('duckdb')}. Best of three "
+        "after a warm-up; for growth, the median of six. What each peer is, bench/__main__.py says.",
         "",
-        "| bench | millrace | peer | ratio |",
-        "| --- | ---: | ---: | ---: |",
+        "| bench | unit | millrace | peer | ratio |",
+        "| --- | --- | ---: | ---: | ---: |",
     ]
-    lines += [f"| {each['bench']} | {each['millrace']:,} | {each['peer']:,} | {each['ratio']} |" for each in figures]
+    for each in figures:
+        lines.append(
+            f"| {each['bench']} | {each['unit']} | {each['millrace']:,} | {each['peer']:,} | {each['ratio']} |"
+        )
     return "\n".join(lines) + "\n"
 
 

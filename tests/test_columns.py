@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from millrace import ModelError, calendar, collect, count, fixed, fold, max_, memory, on, sliding, sum_, windows
 from millrace.model.aggregate import Aggregate
+from millrace.model.arrow import arrow_type
 from millrace.model.duration import END_OF_TIME, SECOND, to_datetime
 from millrace.model.reference import Reference
 from millrace.panes import advance
@@ -22,7 +23,6 @@ from millrace.panes.grouping import group, identify
 from millrace.panes.hashing import hash_keys
 from millrace.panes.slices import slice_of, windows_of
 from millrace.panes.store import HASH, Places, Store
-from millrace.panes.types import arrow_type
 from millrace.testing.engines import PaneEngine
 from strategies import steps
 from test_aggregates import VALUES, same

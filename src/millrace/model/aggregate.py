@@ -36,6 +36,8 @@ class Aggregate(ABC):
     invertible: ClassVar[bool] = False
     numeric: ClassVar[bool] = False
     """Whether the first argument must be a number."""
+    width: ClassVar[int] = 1
+    """How many columns its partials take where they are kept in columns."""
 
     @property
     @abstractmethod
@@ -133,6 +135,7 @@ class Sum(OfOne):
     """The sum. A partial is (sum, how many), so that taking all back leaves NULL, not 0."""
 
     name: ClassVar[str] = "sum"
+    width: ClassVar[int] = 2
     invertible: ClassVar[bool] = True
     numeric: ClassVar[bool] = True
 
@@ -171,6 +174,7 @@ class Variance(OfOne):
     """The sample variance. A partial is (count, mean, sum of squared distances from the mean)."""
 
     name: ClassVar[str] = "variance"
+    width: ClassVar[int] = 3
     numeric: ClassVar[bool] = True
 
     def lift(self, values: Values, at: int) -> tuple[int, float, float]:
@@ -226,6 +230,7 @@ class First(OfOne):
     """The value that is earliest in event time; the least, if several are."""
 
     name: ClassVar[str] = "first"
+    width: ClassVar[int] = 2
 
     def lift(self, values: Values, at: int) -> tuple[int, Any]:
         return at, values[0]
@@ -285,6 +290,7 @@ class TopK(Aggregate):
     k: int
     by: str | None = None
     name: ClassVar[str] = "top_k"
+    width: ClassVar[int] = 2
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -175,6 +175,19 @@ class Query:
         return Schema((*keys, *WINDOW_COLUMNS, *(computed.column for computed in self.computed)))
 
     @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The names of the key columns of partials and panes, whatever the keys are called."""
+        return tuple(f"key{number}" for number in range(len(self.keys)))
+
+    @property
+    def partial_columns(self) -> tuple[tuple[str, ...], ...]:
+        """The names of the columns of partials, for each aggregate."""
+        return tuple(
+            tuple(f"p{number}_{part}" for part in range(computed.aggregate.width))
+            for number, computed in enumerate(self.computed)
+        )
+
+    @property
     def event_time(self) -> EventTime | None:
         """The event time it goes by; count and global windows may do without."""
         return find_event_time(self.stream)

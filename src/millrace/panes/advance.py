@@ -66,12 +66,9 @@ class Panes:
     def __init__(self, query: Query) -> None:
         """Compile the trigger and the aggregates."""
         self.query = query
-        self.keys = tuple(f"key{number}" for number in range(len(query.keys)))
+        self.keys = query.key_columns
         self.aggregates: tuple[Columnar, ...] = tuple(columnar(computed.aggregate) for computed in query.computed)
-        self.partials = tuple(
-            tuple(f"p{number}_{part}" for part in range(aggregate.width))
-            for number, aggregate in enumerate(self.aggregates)
-        )
+        self.partials = query.partial_columns
         self.names = tuple(computed.name for computed in query.computed)
         self.trigger: Armed = compile_trigger(query.trigger)
 

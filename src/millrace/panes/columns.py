@@ -49,9 +49,6 @@ class Columnar(ABC):
 
     aggregate: Aggregate
 
-    width = 1
-    """How many columns its partials take."""
-
     @abstractmethod
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
         """The partials of rows with these argument values and event times."""
@@ -96,8 +93,6 @@ class Counted(Numbers):
 class Summed(Numbers):
     """sum and mean: a sum, and of how many."""
 
-    width = 2
-
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
         (value,) = values
         if types.is_null(value.type) or types.is_integer(value.type):
@@ -132,8 +127,6 @@ class Summed(Numbers):
 
 class Spread(Numbers):
     """variance and stddev: count, mean, and the sum of squared distances from the mean."""
-
-    width = 3
 
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
         value = values[0].cast(pa.float64())
@@ -171,8 +164,6 @@ class Extreme(Columnar):
 class Timed(Columnar):
     """first and last: an event time and the value of that time."""
 
-    width = 2
-
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
         return [_null_where(pa.array(at), values[0].is_null().to_numpy(zero_copy_only=False)), values[0]]
 
@@ -200,8 +191,6 @@ class Listed(Columnar):
 
 class Topped(Columnar):
     """top_k: a list of the values, and one of what they are ranked by."""
-
-    width = 2
 
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
         held = pc.and_(pc.is_valid(values[0]), pc.is_valid(values[-1]))

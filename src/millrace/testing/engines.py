@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from millrace.model.arrow import arrow_type
 from millrace.model.duration import END_OF_TIME, to_instant
 from millrace.model.pane import Pane
 from millrace.model.query import Query
@@ -14,7 +15,6 @@ from millrace.model.rows import DeadLetter, Rows
 from millrace.model.window import Custom, Row, Window
 from millrace.panes.advance import TIMINGS, Panes, State
 from millrace.panes.lift import lift
-from millrace.panes.types import arrow_type
 
 
 class Engine(Protocol):

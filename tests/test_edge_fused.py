@@ -1,0 +1,164 @@
+"""The fused edge sends what the reference's rows, lifted, would send: the panes are the same."""
+
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace import (
+    approx_distinct,
+    calendar,
+    collect,
+    collect_set,
+    count,
+    count_if,
+    first,
+    fixed,
+    last,
+    max_,
+    mean,
+    memory,
+    min_,
+    on,
+    punctuated,
+    stddev,
+    sum_,
+    table,
+    top_k,
+    windows,
+)
+from millrace.edge.fused import Fused, how
+from millrace.model.arrow import arrow_type
+from millrace.model.duration import END_OF_TIME, SECOND, to_datetime
+from millrace.model.query import Query
+from millrace.model.reference import Reference
+from millrace.model.stream import Source, sources
+from millrace.panes.advance import Panes, State
+from millrace.testing.engines import as_panes
+from strategies import bundles, rows, time_windows
+from test_panes import said
+
+pytestmark = pytest.mark.no_cover
+
+SOURCE = memory("input", "k STRING, v BIGINT, at TIMESTAMP, d DOUBLE")
+NAMES = table("names", "k STRING, name STRING", rows=[{"k": "a", "name": "Ann"}, {"k": "b", "name": "Bob"}])
+
+
+def as_table(given: list[dict[str, Any]], source: Source) -> pa.Table:
+    return pa.table(
+        {
+            column.name: pa.array([row.get(column.name) for row in given], arrow_type(column.type))
+            for column in source.schema
+        }
+    )
+
+
+def asked(windowing: Any) -> Query:
+    return (
+        SOURCE.where("v >= 0 OR v IS NULL")
+        .with_columns(half="v / 2", double="v * 2")
+        .join(NAMES, on="k", how="left")
+        .event_time("at", delay="0s")
+        .where("v <> 3 OR v IS NULL")
+        .group_by("name")
+        .window(windowing)
+        .trigger(on.watermark(early=on.each()))
+        .retracting()
+        .aggregate(
+            n=count(),
+            known=count("v"),
+            big=count_if("v > 4"),
+            total=sum_("double"),
+            halves=sum_("half"),
+            average=mean("v"),
+            spread=stddev("d"),
+            least=min_("v"),
+            most=max_("name"),
+            earliest=first("v"),
+            latest=last("v"),
+            all=collect("v"),
+            different=collect_set("name"),
+            top=top_k("v", 2),
+            top_by=top_k("name", 1, by="v"),
+        )
+    )
+
+
+def rounded(panes: list[Any]) -> list[Any]:
+    for pane in panes:
+        for name, value in pane.values.items():
+            if isinstance(value, float):
+                pane.values[name] = round(value, 9)
+    return said(panes)
+
+
+@settings(max_examples=150)
+@given(st.data(), time_windows)
+def test_the_panes_of_fused_partials_are_the_reference_s(data: st.DataObject, windowing: Any) -> None:
+    query = asked(windowing)
+    fused, panes, state = Fused(query, SOURCE), Panes(query), State()
+    slow = Reference(query)
+    for bundle in data.draw(bundles(data.draw(rows(most=20)))):
+        for row in bundle:
+            row["d"] = data.draw(st.sampled_from([None, 0.5, 2.25, -8.0]))
+            row["v"] = data.draw(st.sampled_from([None, row["v"]]))
+        state, tables = panes.advance(state, fused.partials(as_table(bundle, SOURCE)), state.watermark, state.now)
+        fast = [pane for each in tables for pane in as_panes(each, query)]
+        assert rounded(fast) == rounded(slow.input(bundle))
+    state, tables = panes.advance(state, None, END_OF_TIME, state.now)
+    assert rounded([pane for each in tables for pane in as_panes(each, query)]) == rounded(slow.end())
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        (SOURCE.event_time("at", delay="0s").window(fixed("1m")).aggregate(n=count()), "fused"),
+        (
+            SOURCE.where("upper(k) = 'A'").window(windows.global_()).aggregate(n=count()),
+            "native: UPPER(k) is not known",
+        ),
+        (SOURCE.dedup("k").window(windows.global_()).aggregate(n=count()), "native: dedup needs to remember rows"),
+        (SOURCE.window(windows.count(3)).aggregate(n=count()), "native: count(3) is not cut into slices by SQL"),
+        (
+            SOURCE.event_time("at", delay="0s").window(calendar("day")).aggregate(n=count()),
+            "native: calendar(day, zone=UTC) is not cut",
+        ),
+        (
+            SOURCE.event_time("at", watermark=punctuated("at")).window(fixed("1m")).aggregate(n=count()),
+            "native: punctuated watermarks",
+        ),
+        (
+            SOURCE.window(windows.global_()).aggregate(n=approx_distinct("k")),
+            "native: approx_distinct(k) is computed value by value",
+        ),
+        (
+            SOURCE.join(table("t", "k STRING, x INT", path="t.csv"), on="k")
+            .window(windows.global_())
+            .aggregate(n=count()),
+            "native: table t is in a file",
+        ),
+    ],
+)
+def test_what_is_fused_and_why_not(query: Query, reason: str) -> None:
+    assert how(query, sources(query.stream)[0]).startswith(reason)
+
+
+def test_a_row_without_a_value_is_not_passed_over() -> None:
+    query = SOURCE.with_columns(x="1 / v").event_time("at", delay="0s").window(fixed("1m")).aggregate(x=sum_("x"))
+    good = {"k": "a", "v": 1, "at": to_datetime(SECOND), "d": 1.0}
+    fused = Fused(query, SOURCE)
+    assert fused.partials(as_table([good], SOURCE))["elements"].to_pylist() == [1]
+    for bad in ({"v": 0}, {"at": None}):
+        with pytest.raises(duckdb.Error):
+            fused.partials(as_table([good, {**good, **bad}], SOURCE))
+
+
+def test_each_side_of_a_union_is_fused_by_itself() -> None:
+    other = memory("other", "k STRING, v BIGINT, at TIMESTAMP, d DOUBLE")
+    query = SOURCE.where("v > 1").union(other).window(windows.global_()).aggregate(n=count())
+    rows = [{"v": 1}, {"v": 2}]
+    assert Fused(query, SOURCE).partials(as_table(rows, SOURCE))["elements"].to_pylist() == [1]
+    assert Fused(query, other).partials(as_table(rows, other))["elements"].to_pylist() == [2]
