@@ -119,7 +119,6 @@ def test_bytes_that_are_not_text_end_with_2(tmp_path: Path) -> None:
         ("window: fixed(10s)\nlateness: soon\nsteps: []", "lateness 'soon' does not parse"),
         ("window: fixed(10s)\nlateness: 5\nsteps: []", "has no unit"),
         ("window: fixed(10s)\naggregate: sum(v)\nsteps: []", "maps names to aggregates"),
-        ("window: fixed(10s)\naggregate: {index: sum(v)}\nsteps: []", "attribute of every pane"),
         ("window: fixed(10s)\naggregate: {x: top_k(v)}\nsteps: []", "missing a required argument"),
         ("window: fixed(10s)\nwatermarks: percentile(2)\nsteps: []", "at most 1"),
         ("window: fixed(10s)\nsteps: [1]", "step 1 is one of"),

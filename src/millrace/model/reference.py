@@ -387,13 +387,9 @@ class Reference:
     def _element(self, row: Row) -> Element | None:
         """What the aggregates need of a row, if it has all of that."""
         event_time = self.query.event_time
-        values = []
-        for computed in self.query.computed:
-            values.append(tuple(self._rows.value(row, argument) for argument in computed.arguments))
-            if Rows.NO_VALUE in values[-1]:
-                return None
+        values = self._rows.arguments(row, self.query.computed)
         at = 0 if event_time is None else to_instant(row[event_time.column])
-        return Element(at, self._now, tuple(values))
+        return None if values is None else Element(at, self._now, values)
 
 
 def batch(query: Query, rows: Iterable[Row], tables: Mapping[str, Iterable[Row]] | None = None) -> list[Pane]:

@@ -14,6 +14,7 @@ from millrace.model.duration import BEGINNING_OF_TIME, to_instant
 from millrace.model.errors import ModelError, at_place, refuse, shown, unknown
 from millrace.model.evaluate import RowError, check_known, evaluate
 from millrace.model.expression import Expression
+from millrace.model.query import Computed
 from millrace.model.stream import (
     Dedup,
     EventTime,
@@ -71,6 +72,15 @@ class Rows:
         except RowError as error:
             self.dead.append(DeadLetter(row, str(error)))
             return self.NO_VALUE
+
+    def arguments(self, row: Row, computed: Iterable[Computed]) -> tuple[tuple[Any, ...], ...] | None:
+        """What each aggregate takes of a row; None if one of the values is missing, and the row a dead letter."""
+        values = []
+        for each in computed:
+            values.append(tuple(self.value(row, argument) for argument in each.arguments))
+            if self.NO_VALUE in values[-1]:
+                return None
+        return tuple(values)
 
     def _flow(self, node: Stream, source: Source, rows: list[Row], watermark: int, now: int) -> list[Row]:
         if isinstance(node, Source):

@@ -165,7 +165,9 @@ def _match(expected: tuple[Mapping[str, Any], ...], said: list[dict[str, Any]]) 
 
 def _differing(wanted: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]:
     return [
-        key for key, value in wanted.items() if not (value == said[key] if key in PANE else _equal(value, said[key]))
+        key
+        for key, value in wanted.items()
+        if not (value == said[key] if key == "window" else _equal(value, said[key]))
     ]
 
 
@@ -195,11 +197,11 @@ def _attributes(pane: Pane, query: Query) -> dict[str, Any]:
     return {
         "k": key,
         "window": bounds,
-        **pane.values,
         "diff": pane.diff,
         "timing": str(pane.timing),
         "index": pane.index,
         "last": pane.last,
+        **pane.values,
     }
 
 

@@ -89,7 +89,8 @@ class PaneEngine:
     def _partials(self, given: Iterable[Row], source: str | None) -> pa.Table | None:
         schema, event_time = self._query.stream.schema, self._query.event_time
         taken = self._rows.take(given, source, self.state.watermark, self.state.now)
-        valued = [(row, values) for row in taken if (values := self._values(row)) is not None]
+        given_values = ((row, self._rows.arguments(row, self._query.computed)) for row in taken)
+        valued = [(row, values) for row, values in given_values if values is not None]
         if not valued:
             return None
         rows = [row for row, _ in valued]
@@ -111,14 +112,6 @@ class PaneEngine:
                 pa.array([[window.end for window in each] for each in assigned], kind),
             )
         return lift(self._panes, keys, np.array(times, np.int64), arguments, windows)
-
-    def _values(self, row: Row) -> list[list[Any]] | None:
-        values = []
-        for computed in self._query.computed:
-            values.append([self._rows.value(row, argument) for argument in computed.arguments])
-            if Rows.NO_VALUE in values[-1]:
-                return None
-        return values
 
 
 def as_panes(table: pa.Table, query: Query) -> list[Pane]:

@@ -198,8 +198,6 @@ def parse_transcript(document: Document) -> Transcript:
     for name in aggregates:
         if not isinstance(name, str):
             raise refuse(f"an aggregate is named by a word, not {name!r}")
-        if name in PANE:
-            raise refuse(f"an aggregate cannot be called {name!r}; that is an attribute of every pane")
     query = windowed.aggregate(**{str(name): parse_aggregate(text) for name, text in aggregates.items()})
     steps = tuple(_step(step, number, query, bundles.get(number, [])) for number, step in numbered)
     return Transcript(query, steps, derived="watermarks" in content or "idle" in content)
@@ -292,20 +290,25 @@ def _expected(pane: object, where: str, query: Query) -> Mapping[str, Any]:
     for key in pane:
         if key not in known:
             raise refuse(f"{where}: {unknown('attribute', key, known)}")
-    expected = {"diff": 1, **pane}
-    if expected["diff"] not in (1, -1):
-        raise refuse(f"{where}: diff is +1 or -1, not {expected['diff']!r}")
-    if "index" in expected and (not isinstance(expected["index"], int) or isinstance(expected["index"], bool)):
-        raise refuse(f"{where}: index is a whole number, not {expected['index']!r:.40}")
-    if not isinstance(expected.get("last", True), bool):
-        raise refuse(f"{where}: last is true or false, not {expected['last']!r:.40}")
-    if "timing" in expected and expected["timing"] not in tuple(Timing):
-        raise refuse(f"{where}: {unknown('timing', expected['timing'], Timing)}")
-    if "window" in expected:
-        bounds = expected["window"]
-        if not isinstance(bounds, list) or len(bounds) != 2 or not all(_is_number(bound) for bound in bounds):
-            raise refuse(f"{where}: a window is [start, end] in seconds, not {bounds!r}")
+    # An aggregate that is called like an attribute of panes stands in its place.
+    expected = dict(pane) if "diff" in query.aggregates else {"diff": 1, **pane}
+    _check_attributes({key: value for key, value in expected.items() if key not in query.aggregates}, where)
     return expected
+
+
+def _check_attributes(given: Mapping[str, Any], where: str) -> None:
+    """Refuse a value that an attribute of a pane can never have."""
+    if given.get("diff", 1) not in (1, -1):
+        raise refuse(f"{where}: diff is +1 or -1, not {given['diff']!r}")
+    if not isinstance(given.get("index", 0), int) or isinstance(given.get("index"), bool):
+        raise refuse(f"{where}: index is a whole number, not {given['index']!r:.40}")
+    if not isinstance(given.get("last", True), bool):
+        raise refuse(f"{where}: last is true or false, not {given['last']!r:.40}")
+    if given.get("timing", Timing.EARLY) not in tuple(Timing):
+        raise refuse(f"{where}: {unknown('timing', given['timing'], Timing)}")
+    bounds = given.get("window", [0, 0])
+    if not isinstance(bounds, list) or len(bounds) != 2 or not all(_is_number(bound) for bound in bounds):
+        raise refuse(f"{where}: a window is [start, end] in seconds, not {bounds!r}")
 
 
 def _list(value: object, where: str) -> list[Any]:
