@@ -1,0 +1,103 @@
+"""Decoding: JSON text to columns of a schema, a bundle at a time, in DuckDB.
+
+A record must be a JSON object. Its fields are read by name; one that is missing or null is NULL, others are left
+out. A field fits if its text reads as a value of the column's type: a whole number for BIGINT (5 or "5", not
+5.5), an ISO time for TIMESTAMP, in UTC where it names no zone; anything for STRING. A record that does not fit is set
+aside with the reason, and the rest go on.
+"""
+
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+
+from millrace.edge.sql import quoted
+from millrace.model.errors import refuse
+from millrace.model.schema import Column, Schema
+
+_NOT_AN_OBJECT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A record that was set aside: its place in the bundle, and why."""
+
+    place: int
+    reason: str
+
+
+class JsonDecoder:
+    """JSON text to the columns of one schema."""
+
+    def __init__(self, schema: Schema) -> None:
+        """Write the statement. Refuses columns of types that cannot be decoded."""
+        self._schema = schema
+        # Everything is read as text first: DuckDB itself would read 5.5 as the BIGINT 6.
+        shape = ", ".join(f'"{_escaped(name)}": "VARCHAR"' for name in schema.names)
+        values = [f"{_read(column)} AS {quoted(column.name)}" for column in schema]
+        misfits = [
+            f"WHEN {_text(column)} IS NOT NULL AND {_read(column)} IS NULL THEN {number}"
+            for number, column in enumerate(schema)
+        ]
+        object_ = "starts_with(ltrim(value, ' \t\r\n'), '{')"
+        self._trusting, self._checking = (
+            f"SELECT {', '.join(values)}, CASE WHEN j IS NULL OR NOT is_object THEN {_NOT_AN_OBJECT} "
+            f"{' '.join(misfits)} END AS __misfit "
+            f"FROM (SELECT {read} AS j, coalesce({object_}, FALSE) AS is_object FROM __values)"
+            for read in (
+                f"from_json(value, '{{{shape}}}')",
+                f"CASE WHEN json_valid(value) THEN from_json(value, '{{{shape}}}') END",
+            )
+        )
+
+    def decode(self, values: pa.Array) -> tuple[pa.Table, list[Misfit]]:
+        """The records that fit, as columns in their order, and those that do not."""
+        connection = duckdb.connect()
+        connection.execute("SET TimeZone = 'UTC'; SET threads = 1")
+        connection.register("__values", pa.table({"value": values.cast(pa.string())}))
+        try:
+            decoded = connection.sql(self._trusting).to_arrow_table()
+        except duckdb.Error:
+            # One record that is no JSON fails the statement; now each is asked first, which costs a second look.
+            decoded = connection.sql(self._checking).to_arrow_table()
+        marks = decoded["__misfit"]
+        rows = decoded.drop_columns(["__misfit"])
+        if marks.null_count == len(marks):
+            return rows, []
+        misfits = [
+            Misfit(place, self._reason(mark, values[place].as_py()))
+            for place, mark in enumerate(marks.to_pylist())
+            if mark is not None
+        ]
+        return rows.filter(marks.is_null()), misfits
+
+    def _reason(self, mark: int, text: str | None) -> str:
+        if mark == _NOT_AN_OBJECT:
+            return f"it is not a JSON object: {text!r:.80}"
+        column = self._schema.columns[mark]
+        return f"{column.name} is not {column.type}: {text!r:.80}"
+
+
+def _text(column: Column) -> str:
+    return f"j.{quoted(column.name)}"
+
+
+def _read(column: Column) -> str:
+    """The value of a field, NULL if it does not fit."""
+    text = _text(column)
+    if column.type in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
+        return f"CASE WHEN regexp_full_match({text}, '-?[0-9]+') THEN try_cast({text} AS {column.type}) END"
+    if column.type in ("DOUBLE", "FLOAT"):
+        return f"try_cast({text} AS {column.type})"
+    if column.type == "BOOLEAN":
+        return f"CASE {text} WHEN 'true' THEN TRUE WHEN 'false' THEN FALSE END"
+    if column.type == "TIMESTAMP":
+        return f"try_cast({text} AS TIMESTAMPTZ)"
+    if column.type == "STRING":
+        return text
+    raise refuse(f"column {column.name!r} of type {column.type} is not decoded from JSON; read it as STRING")
+
+
+def _escaped(name: str) -> str:
+    """A name inside of JSON inside of an SQL string."""
+    return name.replace("\\", "\\\\").replace('"', '\\"').replace("'", "''")
