@@ -157,6 +157,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ("python's own max", lambda: hourly.aggregate(x=max("ms")), "sum_, min_ and max_ are not Python's"),  # type: ignore[arg-type]
     ("a call that was forgotten", lambda: hourly.aggregate(x=count), "did you forget the ()?"),  # type: ignore[arg-type]
     ("views in a list", lambda: Pipeline("p", [hourly.aggregate(n=count())]), "maps names to queries"),  # type: ignore[arg-type]
+    ("a count where a window belongs", lambda: timed.window(count(10)), "windows.count(10)"),  # type: ignore[arg-type]
     ("hours of a calendar", lambda: calendar("hour"), "use fixed('1h')"),
     ("a schema that does not parse", lambda: log("t", "user, ms"), "does not parse"),
     ("a schema of an unknown type", lambda: log("t", "ms LUNG"), "does not parse"),

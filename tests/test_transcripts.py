@@ -169,11 +169,15 @@ def test_a_strange_name_takes_one_line(tmp_path: Path) -> None:
     assert output.splitlines() == ["ok      a ok fake \\ud800", "1 passed, 0 failed"]
 
 
-def test_an_aggregate_may_be_called_anything(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["reference", "panes"])
+@pytest.mark.parametrize("name", ["self", "last", "index", "diff", "start", "key0", "hash"])
+def test_an_aggregate_may_be_called_anything(tmp_path: Path, name: str, engine: str) -> None:
     text = (
-        "window: fixed(10s)\naggregate: {self: count()}\nsteps: [{input: [1]}, {watermark: 10}, {expect: [{self: 1}]}]"
-    )
-    assert run(write(tmp_path, text))[0] == 0
+        f"window: fixed(10s)\ntrigger: each()\nmode: retracting\naggregate: {{{name}: sum(v)}}\n"
+        f"steps: [{{input: [7]}}, {{expect: [{{{name}: 7}}]}}, {{input: [1]}}, {{expect: [{{{name}: 8}}, {{}}]}}]"
+    ).replace("{}]", "{diff: -1}]" if name != "diff" else "{diff: 7}]")
+    assert run(write(tmp_path, text), "--engine", engine)[0] == 0
+    assert run(write(tmp_path, text.replace(": 8", ": 9")), "--engine", engine)[0] == 1
 
 
 def test_many_panes_are_matched(tmp_path: Path) -> None:

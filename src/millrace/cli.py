@@ -39,7 +39,7 @@ def _options(
 
 @app.command("check")
 def check_command(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="YAML files of transcripts.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="YAML files of transcripts.")],
     engine: Annotated[
         str,
         typer.Option(

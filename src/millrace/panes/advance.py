@@ -53,7 +53,7 @@ class Work:
     rows: pa.Table
     """Keys, hash, partials and what was said; the columns below are apart, as they change."""
     places: Places
-    """Where the rows that come from the state stand there; they are the first."""
+    """Where the rows that were woken stand in the state; they come after those that a bundle touched."""
     control: dict[str, Ints]
     arms: npt.NDArray[np.uint64]
     changed: Bools
@@ -69,7 +69,7 @@ class Panes:
         self.keys = query.key_columns
         self.aggregates: tuple[Columnar, ...] = tuple(columnar(computed.aggregate) for computed in query.computed)
         self.partials = query.partial_columns
-        self.names = tuple(computed.name for computed in query.computed)
+        self.values = tuple(f"value{number}" for number in range(len(query.computed)))
         self.trigger: Armed = compile_trigger(query.trigger)
 
     def advance(
@@ -321,7 +321,7 @@ class Panes:
                 pa.array(last[fired]),
                 *values,
             ],
-            ["start", "end", "index", "timing", "last", *self.names],
+            ["start", "end", "index", "timing", "last", *self.values],
         )
         keys = work.rows.select(list(self.keys)).take(chosen)
         if self.query.mode is Mode.RETRACTING:
@@ -366,12 +366,12 @@ class Panes:
 
     def _pane_rows(self, keys: pa.Table, said: pa.StructArray, diff: int) -> pa.Table:
         fields = {said.type.field(number).name: column for number, column in enumerate(said.flatten())}
-        columns = {f"key{number}": keys[name] for number, name in enumerate(self.keys)}
+        columns = {name: keys[name] for name in self.keys}
         for name in ("start", "end", "index", "timing", "last"):
             columns[name] = fields[name]
         columns["diff"] = pa.array(np.full(len(said), diff, np.int8))
-        for number, name in enumerate(self.names):
-            columns[f"value{number}"] = fields[name]
+        for name in self.values:
+            columns[name] = fields[name]
         return pa.table(columns)
 
     def _kept(self, groups: Store, work: Work | None, taken: Places) -> Store:
