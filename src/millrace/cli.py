@@ -8,7 +8,7 @@ from rich.console import Console
 
 from millrace import __version__, demo
 from millrace.model.errors import ModelError, unknown
-from millrace.testing.check import check
+from millrace.testing.check import BATCH, check
 from millrace.testing.engines import ENGINES
 from millrace.testing.transcript import read_documents
 
@@ -43,7 +43,8 @@ def check_command(
     engine: Annotated[
         str,
         typer.Option(
-            help="What to run them against: reference, the slow one that says what is meant, or panes, the fast one.",
+            help="What to run them against: reference, the slow one that says what is meant; panes, the fast one; "
+            "spark-batch, which runs all elements at once on Spark and compares the answers with the reference's.",
             metavar="ENGINE",
         ),
     ] = "reference",
@@ -56,8 +57,9 @@ def check_command(
 
     Example: [bold]millrace check tests/transcripts/*.yaml[/bold]
     """
-    if engine not in ENGINES:
-        typer.echo(unknown("engine", engine, ENGINES), err=True)
+    known = (*ENGINES, BATCH)
+    if engine not in known:
+        typer.echo(unknown("engine", engine, known), err=True)
         raise typer.Exit(2)
     passed = failed = 0
     unreadable = False

@@ -172,7 +172,9 @@ class Query:
     def schema(self) -> Schema:
         """The columns of the answers: keys, window, aggregates."""
         keys = tuple(Column(name, self.stream.schema.type_of(name)) for name in self.keys)
-        return Schema((*keys, *WINDOW_COLUMNS, *(computed.column for computed in self.computed)))
+        ordinal = isinstance(self.windowing, Count)
+        bounds = (Column(column.name, "BIGINT" if ordinal else column.type) for column in WINDOW_COLUMNS)
+        return Schema((*keys, *bounds, *(computed.column for computed in self.computed)))
 
     @property
     def key_columns(self) -> tuple[str, ...]:

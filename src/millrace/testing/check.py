@@ -27,6 +27,9 @@ from millrace.testing.transcript import (
     parse_transcript,
 )
 
+BATCH = "spark-batch"
+"""The engine that takes all input at once, and is compared with the reference's batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -54,7 +57,8 @@ class _DifferenceError(Exception):
 
 def check(document: Document, engine: str = "reference") -> Verdict:
     """Run one document. A document with `error:` passes if it fails with that message."""
-    failure, line = _failure(document, engine)
+    # A document that must fail says nothing about a batch; that it does fail is the reference's to say.
+    failure, line = _failure(document, "reference" if engine == BATCH and document.error is not None else engine)
     if document.error is None:
         return Verdict(document, failure, line)
     if failure is None:
@@ -70,7 +74,11 @@ def check(document: Document, engine: str = "reference") -> Verdict:
 def _failure(document: Document, engine: str) -> tuple[str | None, int]:
     """What is wrong, and in which line."""
     try:
-        _run(parse_transcript(document), ENGINES[engine])
+        transcript = parse_transcript(document)
+        if engine == BATCH:
+            _run_batch(transcript)
+        else:
+            _run(transcript, ENGINES[engine])
     except ModelError as error:
         return error.message, document.line
     except _DifferenceError as difference:
@@ -79,6 +87,14 @@ def _failure(document: Document, engine: str) -> tuple[str | None, int]:
         # Whatever a document does to an engine, the others are still to be checked.
         return f"the {engine} engine fails with {type(error).__name__}: {str(error) or 'no message'}", document.line
     return None, document.line
+
+
+def _run_batch(transcript: Transcript) -> None:
+    from millrace.testing.batch import differences  # starts Spark, which the other engines do without
+
+    found = differences(transcript)
+    if found:
+        raise _DifferenceError(len(transcript.steps), "the batch of all input", ["it is not the reference's", *found])
 
 
 def _run(transcript: Transcript, start: Callable[[Query], Engine]) -> None:
