@@ -35,7 +35,7 @@ def write(before: State | None, after: State) -> Changes:
     for name, segment in new.items():
         known = old.get(name)
         if known is None:
-            put[f"{name}/rows"] = _rows(segment)
+            put[f"{name}/rows"] = to_bytes(segment.rows)
         if known is None or known.live is not segment.live:
             put[f"{name}/live"] = np.packbits(segment.live).tobytes()
     gone = [name for name in old if name not in new]
@@ -72,16 +72,22 @@ def _header(state: State) -> bytes:
     return json.dumps(header).encode()
 
 
-def _rows(segment: Segment) -> bytes:
+def to_bytes(table: pa.Table) -> bytes:
+    """A table in Arrow's own format."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, segment.rows.schema, options=_COMPRESSED) as writer:
-        writer.write_table(segment.rows)
+    with pa.ipc.new_stream(sink, table.schema, options=_COMPRESSED) as writer:
+        writer.write_table(table)
     written: bytes = sink.getvalue().to_pybytes()
     return written
 
 
+def from_bytes(written: bytes) -> pa.Table:
+    """The table that was written."""
+    return pa.ipc.open_stream(written).read_all().combine_chunks()
+
+
 def _segment(blobs: Mapping[str, bytes], kind: str, number: int) -> Segment:
     name = f"{kind}/{number}"
-    rows = pa.ipc.open_stream(blobs[f"{name}/rows"]).read_all().combine_chunks()
+    rows = from_bytes(blobs[f"{name}/rows"])
     bits = np.unpackbits(np.frombuffer(blobs[f"{name}/live"], np.uint8), count=len(rows))
     return segment_of(number, rows, bits.astype(np.bool_))

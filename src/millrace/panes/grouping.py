@@ -28,6 +28,11 @@ class Grouping:
         """The first row of each group."""
         return self.order[self.starts]
 
+    @property
+    def lasts(self) -> npt.NDArray[np.intp]:
+        """The last row of each group."""
+        return self.order[np.append(self.starts[1:], len(self.order)) - 1] if self.count else self.order
+
     def sum(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The sum over each group."""
         return np.add.reduceat(values[self.order], self.starts) if self.count else values[:0]

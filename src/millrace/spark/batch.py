@@ -7,6 +7,7 @@ shard, in a grouped map. The answer is the last pane of each key and window.
 from collections.abc import Callable, Mapping
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from millrace.model.arrow import arrow_type
@@ -15,6 +16,8 @@ from millrace.model.errors import refuse
 from millrace.model.query import WINDOW_COLUMNS, Query
 from millrace.model.window import Count, Global
 from millrace.panes.advance import TIMINGS, Panes, State
+from millrace.panes.grouping import identify
+from millrace.panes.store import stack
 from millrace.spark.native import frame_of, partials_of, unpacked
 
 
@@ -39,21 +42,16 @@ def _answering(query: Query) -> Callable[[pa.Table], pa.Table]:
 
     def answer(sent: pa.Table) -> pa.Table:
         _, said = panes.advance(State(), unpacked(sent), END_OF_TIME, 0)
-        whole = pa.concat_tables(said, promote_options="permissive").combine_chunks()
-        return _answers(query, whole.take(pa.array(_last(whole, panes.keys))))
+        return _answers(query, _last(stack(said), panes.keys))
 
     return answer
 
 
-def _last(said: pa.Table, keys: tuple[str, ...]) -> list[int]:
-    """The rows of the last pane of each key and window; what was taken back is not an answer."""
-    places = zip(*(said[name].to_pylist() for name in (*keys, "start", "end")), strict=True)
-    standing = [diff > 0 for diff in said["diff"].to_pylist()]
-    last: dict[object, int] = {}
-    for row, (place, stands) in enumerate(zip(places, standing, strict=True)):
-        if stands:
-            last[repr(place)] = row
-    return sorted(last.values())
+def _last(said: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """The last pane of each key and window; what was taken back is not an answer."""
+    standing = said.filter(pc.greater(said["diff"], 0)).combine_chunks()
+    same = identify([standing[name].combine_chunks() for name in (*keys, "start", "end")], len(standing))
+    return standing.take(pa.array(same.lasts))
 
 
 def _answers(query: Query, said: pa.Table) -> pa.Table:
@@ -69,7 +67,6 @@ def _answers(query: Query, said: pa.Table) -> pa.Table:
         columns[column.name] = bounds if isinstance(query.windowing, Count) else bounds.cast(kind)
     for number, computed in enumerate(query.computed):
         columns[computed.name] = said[f"value{number}"].cast(arrow_type(computed.column.type))
-    names = [str(timing) for timing in TIMINGS]
-    columns["timing"] = pa.array([names[code] for code in said["timing"].to_pylist()])
+    columns["timing"] = pa.array(map(str, TIMINGS)).take(said["timing"].combine_chunks())
     columns["index"], columns["last"] = said["index"], said["last"]
     return pa.table(columns)

@@ -32,8 +32,10 @@ from millrace.model.stream import (
 from millrace.model.watermark import Punctuated
 from millrace.model.window import Custom
 from millrace.panes.advance import Panes
+from millrace.panes.blobs import from_bytes, to_bytes
 from millrace.panes.hashing import hash_keys
 from millrace.panes.lift import lift
+from millrace.panes.store import stack
 
 PARTIALS = "shard INT, place BIGINT, payload BINARY"
 """What tasks send: for a shard, partials as Arrow's own format, in the order of their place."""
@@ -107,7 +109,7 @@ def _lifting(query: Query, shards: int) -> Callable[[Iterator[pa.RecordBatch]], 
             owners = (hashes % np.uint64(shards)).astype(np.int32)
             for shard in np.unique(owners).tolist():
                 place += 1
-                payload = _packed(lifted.filter(pa.array(owners == shard)))
+                payload = to_bytes(lifted.filter(pa.array(owners == shard)))
                 yield pa.record_batch(
                     [pa.array([shard], pa.int32()), pa.array([place], pa.int64()), pa.array([payload], pa.binary())],
                     names=["shard", "place", "payload"],
@@ -119,16 +121,7 @@ def _lifting(query: Query, shards: int) -> Callable[[Iterator[pa.RecordBatch]], 
 def unpacked(sent: pa.Table) -> pa.Table:
     """The partials that tasks sent to a shard, in order of arrival."""
     ordered = sent.take(pc.sort_indices(sent, sort_keys=[("place", "ascending")]))
-    tables = [pa.ipc.open_stream(payload).read_all() for payload in ordered["payload"].to_pylist()]
-    return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
-
-
-def _packed(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
+    return stack([from_bytes(payload) for payload in ordered["payload"].to_pylist()])
 
 
 def _column(name: str) -> Column:
