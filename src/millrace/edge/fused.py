@@ -4,8 +4,8 @@ For each bundle: filter, project, join small tables, cut event time into slices 
 slice), in columns and without a Python loop. What cannot be said in DuckDB's SQL with Spark's meaning
 is refused with the reason (`CannotFuseError`), and the query runs natively instead.
 
-A bundle with a row that has no value somewhere makes the statement fail (`duckdb.Error`); it is then taken
-in row by row, so that only that row is set aside.
+A bundle with a row that has no value somewhere makes the statement fail (`duckdb.Error`). Nothing of it has been
+taken in then; its host can take it in row by row, so that only that row is set aside.
 """
 
 from collections.abc import Callable
