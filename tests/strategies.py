@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from millrace.log.script import Happening
 from millrace.model import trigger as on
 from millrace.model import window as windows
 from millrace.model.aggregate import collect, count, sum_
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
-from millrace.model.stream import memory
+from millrace.model.stream import Stream, memory, table
 from millrace.model.trigger import Trigger
+from millrace.model.watermark import percentile, punctuated
 from millrace.model.window import Windowing
 
 SCHEMA = "k STRING, v BIGINT, at TIMESTAMP"
@@ -65,11 +68,14 @@ latenesses = st.sampled_from(["0s", "4s", "20s"])
 modes = st.sampled_from(["discarding", "accumulating", "retracting"])
 
 
-def query(windowing: Windowing, trigger: Trigger, mode: str, lateness: str = "0s") -> Query:
+def query(
+    windowing: Windowing, trigger: Trigger, mode: str, lateness: str = "0s", stream: Stream | None = None
+) -> Query:
     """A query that collects, so that nothing can hide in a sum."""
     if isinstance(windowing, windows.Global | windows.Count):
         lateness = "0s"
-    source = memory("input", SCHEMA).event_time("at", delay="0s").group_by("k").window(windowing, lateness)
+    timed = stream or memory("input", SCHEMA).event_time("at", delay="0s")
+    source = timed.group_by("k").window(windowing, lateness)
     built: Query = getattr(source.trigger(trigger), mode)().aggregate(values=collect("v"), total=sum_("v"), n=count())
     return built
 
@@ -98,3 +104,63 @@ def steps(draw: st.DrawFn) -> list[tuple[str, Any]]:
         for kind in draw(st.lists(st.sampled_from(["watermark", "clock"]), max_size=2)):
             happening.append((kind, draw(st.integers(0, 40)) * SECOND))
     return happening
+
+
+def drawn(strategy: st.SearchStrategy[Any], many: int) -> list[Any]:
+    """So many examples of a strategy, for a test that is best run with all of them at once."""
+    found: list[Any] = []
+
+    @settings(max_examples=many, phases=[Phase.generate])
+    @given(strategy)
+    def collect_(example: Any) -> None:
+        found.append(example)
+
+    collect_()
+    return found
+
+
+NAMES = table("names", "k STRING, name STRING", rows=[{"k": "a", "name": "Ann"}, {"k": "c", "name": "Cal"}])
+_steps_on_rows: st.SearchStrategy[Any] = st.sampled_from(
+    [
+        lambda stream: stream.where("v % 3 <> 0"),
+        lambda stream: stream.where("v > 2 OR k = 'b'"),
+        lambda stream: stream.with_columns(v="v * 2 + 1"),
+        lambda stream: stream.select("k", "at", "closes", v="CASE WHEN v > 5 THEN v ELSE NULL END"),
+        lambda stream: stream.union(stream.where("v = 4")),
+    ]
+)
+_joins: st.SearchStrategy[Any] = st.sampled_from([None, "left", "inner"])
+_policies: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+    [{"delay": "0s"}, {"delay": "3s"}, {"watermark": percentile(0.8)}, {"watermark": punctuated("closes")}]
+)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> Stream:
+    """A stream with random steps before and after its event time."""
+    stream: Any = memory("input", f"{SCHEMA}, closes TIMESTAMP")
+    for step in draw(st.lists(_steps_on_rows, max_size=2)):
+        stream = step(stream)
+    stream = stream.event_time("at", **draw(_policies), idle=draw(st.sampled_from([None, None, "4s"])))
+    how = draw(_joins)
+    if how is not None:
+        stream = stream.join(NAMES, on="k", how=how)
+    if draw(st.booleans()):
+        stream = stream.where("v <> 7 OR v IS NULL")
+    return cast(Stream, stream)
+
+
+@st.composite
+def micro_batches(draw: st.DrawFn) -> list[Happening]:
+    """Bundles as a stream brings them, the clock going on, now and then with nothing new."""
+    now, happenings = 0, []
+    for bundle in draw(bundles(draw(rows(most=20)))):
+        for row in bundle:
+            row["closes"] = draw(st.sampled_from([None, None, row["at"]]))
+            row["at"] = row["at"] if draw(st.integers(0, 9)) else None
+        now += draw(st.sampled_from([0, 1, 4])) * SECOND
+        happenings.append(Happening(bundle, now))
+        if draw(st.booleans()):
+            now += draw(st.sampled_from([1, 5])) * SECOND
+            happenings.append(Happening((), now))
+    return happenings

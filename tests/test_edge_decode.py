@@ -80,7 +80,7 @@ def test_what_fits(text: str, row: dict[str, Any]) -> None:
         ('"{}"', "it is not a JSON object"),
         ('{"i": 1}{"i": 2}', "it is not a JSON object"),
         ('{"i": 1', "it is not a JSON object"),
-        (None, "it is not a JSON object"),
+        (None, "it is not text"),
     ],
 )
 def test_what_does_not_fit_is_set_aside_with_the_reason(text: str | None, reason: str) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -23,6 +24,7 @@ from millrace import (
     memory,
     min_,
     on,
+    percentile,
     punctuated,
     stddev,
     sum_,
@@ -36,6 +38,7 @@ from millrace.model.duration import END_OF_TIME, SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.model.reference import Reference
 from millrace.model.stream import Source, sources
+from millrace.model.watermark import coarse
 from millrace.panes.advance import Panes, State
 from millrace.testing.engines import as_panes
 from strategies import bundles, rows, time_windows
@@ -105,7 +108,8 @@ def test_the_panes_of_fused_partials_are_the_reference_s(data: st.DataObject, wi
         for row in bundle:
             row["d"] = data.draw(st.sampled_from([None, 0.5, 2.25, -8.0]))
             row["v"] = data.draw(st.sampled_from([None, row["v"]]))
-        state, tables = panes.advance(state, fused.partials(as_table(bundle, SOURCE)), state.watermark, state.now)
+        partials = fused.take(as_table(bundle, SOURCE)).rows
+        state, tables = panes.advance(state, partials, state.watermark, state.now)
         fast = [pane for each in tables for pane in as_panes(each, query)]
         assert rounded(fast) == rounded(slow.input(bundle))
     state, tables = panes.advance(state, None, END_OF_TIME, state.now)
@@ -121,24 +125,21 @@ def test_the_panes_of_fused_partials_are_the_reference_s(data: st.DataObject, wi
             "native: UPPER(k) is not known",
         ),
         (SOURCE.dedup("k").window(windows.global_()).aggregate(n=count()), "native: dedup needs to remember rows"),
-        (SOURCE.window(windows.count(3)).aggregate(n=count()), "native: count(3) is not cut into slices by SQL"),
+        (
+            SOURCE.window(windows.count(3)).aggregate(n=count()),
+            "fused up to the aggregate: count(3) is not cut into slices by SQL",
+        ),
         (
             SOURCE.event_time("at", delay="0s").window(calendar("day")).aggregate(n=count()),
-            "native: calendar(day, zone=UTC) is not cut",
+            "fused up to the aggregate: calendar(day, zone=UTC) is not cut",
         ),
         (
             SOURCE.event_time("at", watermark=punctuated("at")).window(fixed("1m")).aggregate(n=count()),
-            "native: punctuated watermarks",
+            "fused",
         ),
         (
             SOURCE.window(windows.global_()).aggregate(n=approx_distinct("k")),
-            "native: approx_distinct(k) is computed value by value",
-        ),
-        (
-            SOURCE.join(table("t", "k STRING, x INT", path="t.csv"), on="k")
-            .window(windows.global_())
-            .aggregate(n=count()),
-            "native: table t is in a file",
+            "fused up to the aggregate: approx_distinct(k) is computed value by value",
         ),
     ],
 )
@@ -150,15 +151,51 @@ def test_a_row_without_a_value_is_not_passed_over() -> None:
     query = SOURCE.with_columns(x="1 / v").event_time("at", delay="0s").window(fixed("1m")).aggregate(x=sum_("x"))
     good = {"k": "a", "v": 1, "at": to_datetime(SECOND), "d": 1.0}
     fused = Fused(query, SOURCE)
-    assert fused.partials(as_table([good], SOURCE))["elements"].to_pylist() == [1]
-    for bad in ({"v": 0}, {"at": None}):
-        with pytest.raises(duckdb.Error):
-            fused.partials(as_table([good, {**good, **bad}], SOURCE))
+    assert fused.take(as_table([good], SOURCE)).rows["elements"].to_pylist() == [1]
+    with pytest.raises(duckdb.Error):
+        fused.take(as_table([good, {**good, "v": 0}], SOURCE))
+
+
+def test_rows_without_an_event_time_are_set_aside_unless_they_close_an_epoch() -> None:
+    def rows(*given: tuple[int | None, int | None]) -> pa.Table:
+        columns = zip(*given, strict=True)
+        kind = pa.timestamp("us", "UTC")
+        return pa.table({name: pa.array(values, kind) for name, values in zip(("at", "closes"), columns, strict=True)})
+
+    source = memory("input", "at TIMESTAMP, closes TIMESTAMP")
+    bundle = rows((7, None), (None, None), (None, 9), (3, 4))
+    plain = source.event_time("at", delay="1s").window(fixed("1m")).aggregate(n=count())
+    taken = Fused(plain, source).take(bundle)
+    assert (taken.rows["elements"].to_pylist(), taken.seen.newest, taken.timeless) == ([2], 7, (1, 2))
+    by_epoch = source.event_time("at", watermark=punctuated("closes")).window(fixed("1m")).aggregate(n=count())
+    taken = Fused(by_epoch, source).take(bundle)
+    assert (taken.rows["elements"].to_pylist(), taken.seen.closed, taken.timeless) == ([2], 9, (1,))
+
+
+def test_rows_that_are_left_out_later_still_tell_the_time() -> None:
+    query = SOURCE.event_time("at", delay="1s").where("v > 5").window(fixed("1m")).aggregate(n=count())
+    taken = Fused(query, SOURCE).take(as_table([{"v": 1, "at": to_datetime(SECOND)}], SOURCE))
+    assert (len(taken.rows), taken.seen.newest) == (0, SECOND)
+
+
+def test_a_percentile_is_told_every_time_or_when_there_are_many_three_digits_of_how_long_ago() -> None:
+    query = SOURCE.event_time("at", watermark=percentile(0.9)).window(fixed("1m")).aggregate(n=count())
+    kind = pa.timestamp("us", "UTC")
+
+    def times(every: np.ndarray[Any, Any]) -> dict[int, int]:
+        rows = as_table([{}] * len(every), SOURCE).set_column(2, "at", pa.array(every, kind))
+        return dict(Fused(query, SOURCE).take(rows).seen.times)
+
+    assert times(np.array([5, 7, 5])) == {5: 2, 7: 1}
+    many = times(np.arange(100_000))
+    assert sum(many.values()) == 100_000
+    assert len(many) < 5_000
+    assert all(99_999 - at == coarse(99_999 - at) for at in many)
 
 
 def test_each_side_of_a_union_is_fused_by_itself() -> None:
     other = memory("other", "k STRING, v BIGINT, at TIMESTAMP, d DOUBLE")
     query = SOURCE.where("v > 1").union(other).window(windows.global_()).aggregate(n=count())
     rows = [{"v": 1}, {"v": 2}]
-    assert Fused(query, SOURCE).partials(as_table(rows, SOURCE))["elements"].to_pylist() == [1]
-    assert Fused(query, other).partials(as_table(rows, other))["elements"].to_pylist() == [2]
+    assert Fused(query, SOURCE).take(as_table(rows, SOURCE)).rows["elements"].to_pylist() == [1]
+    assert Fused(query, other).take(as_table(rows, other)).rows["elements"].to_pylist() == [2]

@@ -1,13 +1,18 @@
 """A query on Spark, as a batch, answers what the reference answers."""
 
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millrace import (
     ModelError,
+    Pipeline,
     approx_distinct,
     collect,
     count,
@@ -24,12 +29,12 @@ from millrace import (
     table,
     windows,
 )
+from millrace.log.script import Happening, Script
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
-from millrace.spark import batch as spark_batch
+from millrace.spark import batch
 from millrace.testing.batch import on_reference, on_spark
-from millrace.testing.check import BATCH, check
-from millrace.testing.transcript import Document
+from millrace.testing.check import BATCH, check_all
 from test_transcripts import DOCUMENTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
@@ -43,12 +48,12 @@ ROWS: list[dict[str, Any]] = [
 TIMED = EVENTS.event_time("at", delay="5s")
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
-def test_transcript(document: Document, spark: SparkSession) -> None:
-    verdict = check(document, BATCH)
-    assert verdict.passed, verdict.failure
+def test_transcripts(spark: SparkSession) -> None:
+    verdicts = list(check_all(DOCUMENTS, BATCH))
+    assert [f"{verdict.document.name}: {verdict.failure}" for verdict in verdicts if not verdict.passed] == []
 
 
+@pytest.mark.parametrize("fuse", [True, False], ids=["fused", "native"])
 @pytest.mark.parametrize(
     "query",
     [
@@ -70,8 +75,8 @@ def test_transcript(document: Document, spark: SparkSession) -> None:
     ],
     ids=lambda query: str(query.windowing),
 )
-def test_rows_in_several_partitions(query: Query, spark: SparkSession) -> None:
-    assert on_spark(spark, query, ROWS, partitions=3) == on_reference(query, ROWS)
+def test_rows_in_several_partitions(query: Query, fuse: bool, spark: SparkSession) -> None:
+    assert on_spark(spark, query, ROWS, partitions=3, fuse=fuse) == on_reference(query, ROWS)
 
 
 def test_what_goes_by_order_of_arrival_keeps_it_within_a_partition(spark: SparkSession) -> None:
@@ -80,25 +85,28 @@ def test_what_goes_by_order_of_arrival_keeps_it_within_a_partition(spark: SparkS
     assert on_spark(spark, query, ROWS) == on_reference(query, ROWS)
 
 
-def test_a_row_without_event_time_is_not_passed_over(spark: SparkSession) -> None:
-    query = TIMED.window(fixed("10s")).aggregate(n=count())
-    with pytest.raises(PySparkException, match="event time at is NULL"):
-        on_spark(spark, query, [{"k": "a", "at": None}])
+@pytest.mark.parametrize("fuse", [True, False], ids=["fused", "native"])
+def test_a_row_without_event_time_is_a_dead_letter(fuse: bool, spark: SparkSession) -> None:
+    rows = [*ROWS[:3], {"k": "a", "at": None}]
+    pipeline = Pipeline("p", {"n": TIMED.window(fixed("10s")).aggregate(n=count())})
+    found = batch.collect(spark, pipeline, scripts={"events": Script([Happening(rows)])}, fuse=fuse)
+    assert found.answers["view n"]["n"].to_pylist() == [3]
+    (letter,) = found.dead_letters.to_pylist()
+    assert (letter["origin"], letter["offset"], letter["reason"]) == ("events", 3, "event time at is NULL")
 
 
 @pytest.mark.parametrize(
     ("query", "says"),
     [
         (EVENTS.dedup("k").window(global_()).aggregate(n=count()), r"dedup\(\) does not run on Spark yet"),
-        (TIMED.window(windows.custom(lambda at, row: [])).aggregate(n=count()), "does not run on Spark yet"),
         (EVENTS.window(global_()).aggregate(n=fold("v", 0, max)), "the type of 'n' is not known"),
         (
             EVENTS.join(table("t", "k STRING, x INT", path="t.csv"), on="k").window(global_()).aggregate(n=count()),
-            "file",
+            "there is no file t.csv",
         ),
     ],
 )
-def test_what_does_not_run_yet_is_refused(query: Query, says: str, spark: SparkSession) -> None:
+def test_what_does_not_run_is_refused(query: Query, says: str, spark: SparkSession) -> None:
     with pytest.raises(ModelError, match=says) as caught:
         on_spark(spark, query, ROWS)
     assert caught.value.place is not None
@@ -107,4 +115,32 @@ def test_what_does_not_run_yet_is_refused(query: Query, says: str, spark: SparkS
 
 def test_a_source_without_rows_is_named(spark: SparkSession) -> None:
     with pytest.raises(ModelError, match="source 'events' has no rows to read"):
-        spark_batch.run(spark, TIMED.window(fixed("10s")).aggregate(n=count()), {})
+        batch.collect(spark, Pipeline("p", {"n": TIMED.window(fixed("10s")).aggregate(n=count())}))
+
+
+@pytest.mark.parametrize("name", ["names.csv", "names.json", "names.parquet"])
+@pytest.mark.parametrize("fuse", [True, False], ids=["fused", "native"])
+def test_a_table_in_a_file(name: str, fuse: bool, tmp_path: Path, spark: SparkSession) -> None:
+    path = tmp_path / name
+    if name.endswith("csv"):
+        path.write_text("k,name\na,Ann\nb,Bob\n")
+    elif name.endswith("json"):
+        path.write_text('{"k": "a", "name": "Ann"}\n{"k": "b", "name": "Bob"}\n')
+    else:
+        pq.write_table(pa.table({"k": ["a", "b"], "name": ["Ann", "Bob"]}), path)
+    in_file = table("names", "k STRING, name STRING", path=str(path))
+    asked, given = (
+        EVENTS.join(names, on="k").group_by("name").window(global_()).aggregate(n=count()) for names in (in_file, NAMES)
+    )
+    assert on_spark(spark, asked, ROWS, fuse=fuse) == on_reference(given, ROWS)
+
+
+def test_windows_by_a_function(spark: SparkSession) -> None:
+    query = TIMED.group_by("k").window(windows.custom(by_parity)).aggregate(n=count(), total=sum_("v"))
+    for fuse in (True, False):
+        assert on_spark(spark, query, ROWS, partitions=2, fuse=fuse) == on_reference(query, ROWS)
+
+
+def by_parity(at: datetime, row: Mapping[str, Any]) -> list[tuple[datetime, datetime]]:
+    start = at.replace(second=at.second // 10 * 10, microsecond=0)
+    return [(start, start + timedelta(seconds=20 if (row["v"] or 0) % 2 else 10))]

@@ -24,7 +24,7 @@ from millrace.model.aggregate import (
 )
 from millrace.model.errors import ModelError
 from millrace.model.pane import Mode, Pane, Timing
-from millrace.model.pipeline import Pipeline, to_files, to_function, to_topic
+from millrace.model.pipeline import Pipeline, to_files, to_function, to_table, to_topic
 from millrace.model.reference import Reference, batch
 from millrace.model.sketch import approx_distinct, approx_quantile, approx_top_k, second_moment
 from millrace.model.stream import files, log, memory, table
@@ -71,6 +71,7 @@ __all__ = [
     "table",
     "to_files",
     "to_function",
+    "to_table",
     "to_topic",
     "top_k",
     "variance",

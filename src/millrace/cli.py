@@ -8,9 +8,9 @@ from rich.console import Console
 
 from millrace import __version__, demo
 from millrace.model.errors import ModelError, unknown
-from millrace.testing.check import BATCH, check
+from millrace.testing.check import BATCH, STREAM, check_all
 from millrace.testing.engines import ENGINES
-from millrace.testing.transcript import read_documents
+from millrace.testing.transcript import Document, read_documents
 
 app = typer.Typer(
     name="millrace",
@@ -44,7 +44,8 @@ def check_command(
         str,
         typer.Option(
             help="What to run them against: reference, the slow one that says what is meant; panes, the fast one; "
-            "spark-batch, which runs all elements at once on Spark and compares the answers with the reference's.",
+            "spark-batch, which runs all elements at once on Spark and compares the answers with the reference's; "
+            "spark-stream, which runs every step as a micro-batch of a Spark stream.",
             metavar="ENGINE",
         ),
     ] = "reference",
@@ -57,11 +58,11 @@ def check_command(
 
     Example: [bold]millrace check tests/transcripts/*.yaml[/bold]
     """
-    known = (*ENGINES, BATCH)
+    known = (*ENGINES, BATCH, STREAM)
     if engine not in known:
         typer.echo(unknown("engine", engine, known), err=True)
         raise typer.Exit(2)
-    passed = failed = 0
+    found: list[tuple[Path, Document]] = []
     unreadable = False
     for path in files:
         try:
@@ -73,14 +74,16 @@ def check_command(
         if not documents:
             typer.echo(f"{path}: holds no transcript", err=True)
             unreadable = True
-        for document in documents:
-            verdict = check(document, engine)
-            if verdict.passed:
-                passed += 1
-                typer.echo(f"ok      {document.name}")
-            else:
-                failed += 1
-                typer.echo(f"FAILED  {document.name} ({path}:{verdict.line}): {verdict.failure}")
+        found += [(path, document) for document in documents]
+    passed = failed = 0
+    verdicts = check_all([document for _, document in found], engine)
+    for (path, document), verdict in zip(found, verdicts, strict=True):
+        if verdict.passed:
+            passed += 1
+            typer.echo(f"ok      {document.name}")
+        else:
+            failed += 1
+            typer.echo(f"FAILED  {document.name} ({path}:{verdict.line}): {verdict.failure}")
     typer.echo(f"{passed} passed, {failed} failed")
     if unreadable or failed:
         raise typer.Exit(2 if unreadable else 1)

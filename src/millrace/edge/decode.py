@@ -6,11 +6,13 @@ out. A field fits if its text reads as a value of the column's type: a whole num
 aside with the reason, and the rest go on.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
 
+from millrace.edge.connection import registered
 from millrace.edge.sql import quoted
 from millrace.model.errors import refuse
 from millrace.model.schema import Column, Schema
@@ -29,22 +31,25 @@ class Misfit:
 class JsonDecoder:
     """JSON text to the columns of one schema."""
 
-    def __init__(self, schema: Schema) -> None:
-        """Write the statement. Refuses columns of types that cannot be decoded."""
+    def __init__(self, schema: Schema, wanted: Container[str] | None = None) -> None:
+        """Write the statement, for all columns or for those wanted. Refuses types that cannot be decoded."""
         self._schema = schema
+        # Any text fits a STRING, so one that nobody wants need not be looked at; other fields may be misfits.
+        read = [column for column in schema if wanted is None or column.name in wanted or column.type != "STRING"]
         # Everything is read as text first: DuckDB itself would read 5.5 as the BIGINT 6.
-        shape = ", ".join(f'"{_escaped(name)}": "VARCHAR"' for name in schema.names)
-        values = [f"{_read(column)} AS {quoted(column.name)}" for column in schema]
+        shape = ", ".join(f'"{_escaped(column.name)}": "VARCHAR"' for column in read or schema.columns[:1])
+        values = [f"{_read(column)} AS {quoted(column.name)}, " for column in read]
         misfits = [
             f"WHEN {_text(column)} IS NOT NULL AND {_read(column)} IS NULL THEN {number}"
             for number, column in enumerate(schema)
+            if column in read and column.type != "STRING"
         ]
         object_ = "starts_with(ltrim(value, ' \t\r\n'), '{')"
         self._trusting, self._checking = (
-            f"SELECT {', '.join(values)}, CASE WHEN j IS NULL OR NOT is_object THEN {_NOT_AN_OBJECT} "
+            f"SELECT {''.join(values)}CASE WHEN j IS NULL OR NOT is_object THEN {_NOT_AN_OBJECT} "
             f"{' '.join(misfits)} END AS __misfit "
-            f"FROM (SELECT {read} AS j, coalesce({object_}, FALSE) AS is_object FROM __values)"
-            for read in (
+            f"FROM (SELECT {parsed} AS j, coalesce({object_}, FALSE) AS is_object FROM __values)"
+            for parsed in (
                 f"from_json(value, '{{{shape}}}')",
                 f"CASE WHEN json_valid(value) THEN from_json(value, '{{{shape}}}') END",
             )
@@ -52,14 +57,12 @@ class JsonDecoder:
 
     def decode(self, values: pa.Array) -> tuple[pa.Table, list[Misfit]]:
         """The records that fit, as columns in their order, and those that do not."""
-        connection = duckdb.connect()
-        connection.execute("SET TimeZone = 'UTC'; SET threads = 1")
-        connection.register("__values", pa.table({"value": values.cast(pa.string())}))
-        try:
-            decoded = connection.sql(self._trusting).to_arrow_table()
-        except duckdb.Error:
-            # One record that is no JSON fails the statement; now each is asked first, which costs a second look.
-            decoded = connection.sql(self._checking).to_arrow_table()
+        with registered({"__values": pa.table({"value": values})}) as connection:
+            try:
+                decoded = connection.sql(self._trusting).to_arrow_table()
+            except duckdb.Error:
+                # One record that is no JSON fails the statement; now each is asked first, which costs a second look.
+                decoded = connection.sql(self._checking).to_arrow_table()
         marks = decoded["__misfit"]
         rows = decoded.drop_columns(["__misfit"])
         if marks.null_count == len(marks):
@@ -72,10 +75,12 @@ class JsonDecoder:
         return rows.filter(marks.is_null()), misfits
 
     def _reason(self, mark: int, text: str | None) -> str:
+        if text is None:
+            return "it is not text in UTF-8"
         if mark == _NOT_AN_OBJECT:
-            return f"it is not a JSON object: {text!r:.80}"
+            return f"it is not a JSON object: {text.strip()!r:.80}"
         column = self._schema.columns[mark]
-        return f"{column.name} is not {column.type}: {text!r:.80}"
+        return f"{column.name} is not {column.type}: {text.strip()!r:.80}"
 
 
 def _text(column: Column) -> str:

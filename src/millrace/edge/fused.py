@@ -1,19 +1,25 @@
 """The fused edge: rows to partials in one DuckDB statement.
 
 For each bundle: filter, project, join small tables, cut event time into slices and aggregate by (key,
-slice), in columns and without a Python loop. What cannot be said in DuckDB's SQL with Spark's meaning
-is refused with the reason (`CannotFuseError`), and the query runs natively instead.
+slice), in columns and without a Python loop. Where SQL has no words for the window or the aggregate (sketches, count
+windows), the statement stops before them, and `panes.lift` does the rest. A row expression that cannot be said in
+DuckDB's SQL with Spark's meaning is refused with the reason (`CannotFuseError`), and the query runs natively instead.
 
-A bundle with a row that has no value somewhere makes the statement fail (`duckdb.Error`). Nothing of it has been
-taken in then; its host can take it in row by row, so that only that row is set aside.
+Beside the partials goes what the bundle shows of event time, which carries the watermark; rows without an event time
+are set aside. A bundle with a row that has no value somewhere makes the statement fail (`duckdb.Error`). Nothing of it
+has been taken in then; its host can take it in piece by piece, so that only that row is set aside.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
+from millrace.edge.connection import registered
 from millrace.edge.sql import CannotFuseError, quoted, to_duckdb
+from millrace.edge.tables import columns_of
 from millrace.model.aggregate import (
     Aggregate,
     Collect,
@@ -27,7 +33,7 @@ from millrace.model.aggregate import (
     TopK,
     Variance,
 )
-from millrace.model.arrow import arrow_type
+from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.query import Computed, Query
 from millrace.model.schema import is_integer
 from millrace.model.stream import (
@@ -41,53 +47,112 @@ from millrace.model.stream import (
     Where,
     WithColumns,
     find_event_time,
+    parents,
 )
-from millrace.model.watermark import Punctuated
-from millrace.model.window import Fixed, Global, Session, Sliding, Windowing
+from millrace.model.watermark import Percentile, Punctuated, Seen
+from millrace.model.window import Custom, Fixed, Global, Session, Sliding, Windowing
 
+PLACE = "__place"
+"""The column of a bundle that says which of its records a row is."""
+_SIDE = "__side"
+"""By which side of a union it came: all rows of the first are before those of the second."""
 _AT = "__at"
+_MOST_TIMES = 4096
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """What became of a bundle."""
+
+    rows: pa.Table
+    """Partials, or rows to be lifted; for a plain stream, its rows."""
+    seen: Seen = field(default_factory=Seen)
+    timeless: tuple[int, ...] = ()
+    """The places of the rows that have no event time, though they need one."""
+
+
+class _NotInSqlError(CannotFuseError):
+    """Why a window or an aggregate is not computed by DuckDB, though what it takes is."""
 
 
 class Fused:
-    """One source of a query, compiled to a statement."""
+    """One source of a query, or of a plain stream, compiled to statements."""
 
-    def __init__(self, query: Query, source: Source) -> None:
-        """Write the statement. Raises CannotFuseError with the reason if there is none."""
-        self._tables: dict[str, pa.Table] = {}
-        staged = self._stream(query.stream, source)
+    def __init__(self, of: Query | Stream, source: Source) -> None:
+        """Write the statements. Raises CannotFuseError with the reason if there are none."""
+        self.tables: dict[str, pa.Table] = {}
+        self._timed: list[tuple[EventTime, str]] = []
+        stream = of.stream if isinstance(of, Query) else of
+        staged = self._stream(stream, source)
         if staged is None:
             raise CannotFuseError(f"source {source.name} is not part of the query")
-        event_time = find_event_time(query.stream)
-        at = "0" if event_time is None else f"epoch_us({quoted(event_time.column)})"
-        keys = [f"{_key(query, name)} AS {key}" for name, key in zip(query.keys, query.key_columns, strict=True)]
-        partials = []
-        for computed, names in zip(query.computed, query.partial_columns, strict=True):
-            columns = _partials(computed)
-            partials += [f"{sql} AS {name}" for sql, name in zip(columns, names, strict=True)]
-        chosen = [*keys, f"{_slice(query.windowing)} AS slice", "count(*) AS elements", *partials]
-        self.statement = (
-            f"SELECT {', '.join(chosen)} FROM (SELECT *, {at} AS {_AT} FROM ({staged})) "
-            f"GROUP BY {', '.join([*query.key_columns, 'slice'])}"
-        )
+        if len(self._timed) > 1:
+            raise CannotFuseError(f"source {source.name} is read with several event times")
+        self.lifts: str | None = None
+        """Why the statement gives rows that are still to be lifted, and not partials."""
+        if not isinstance(of, Query):
+            self.statement = f"SELECT {', '.join(map(quoted, of.schema.names))} FROM ({staged})"
+            return
+        try:
+            self.statement = _aggregated(of, staged)
+        except _NotInSqlError as error:
+            self.lifts = str(error)
+            self.statement = _unaggregated(of, staged)
 
-    def partials(self, rows: pa.Table) -> pa.Table:
-        """The partials of a bundle. Raises duckdb.Error if a row has no value somewhere."""
-        connection = duckdb.connect()
-        connection.execute("SET TimeZone = 'UTC'; SET threads = 1")
-        connection.register("__rows", rows)
-        for name, table in self._tables.items():
-            connection.register(name, table)
-        return connection.sql(self.statement).to_arrow_table()
+    @property
+    def event_time(self) -> EventTime | None:
+        """The node that says what event time is for this source."""
+        return self._timed[0][0] if self._timed else None
+
+    def take(self, rows: pa.Table) -> Taken:
+        """What a bundle comes to. Raises duckdb.Error if a row has no value somewhere."""
+        with registered({"__rows": _placed(rows), **self.tables}) as connection:
+            made = connection.sql(self.statement).to_arrow_table()
+            return Taken(made, *self._times(connection))
+
+    def seen(self, rows: pa.Table) -> Seen:
+        """What a bundle shows of event time, taken in or not. Raises duckdb.Error as `take` does."""
+        with registered({"__rows": _placed(rows), **self.tables}) as connection:
+            return self._times(connection)[0]
+
+    def _times(self, connection: duckdb.DuckDBPyConnection) -> tuple[Seen, tuple[int, ...]]:
+        """What the bundle shows of event time, and which rows have none."""
+        if not self._timed:
+            return Seen(), ()
+        node, above = self._timed[0]
+        at, policy = f"epoch_us({quoted(node.column)})", node.estimator.policy
+        missing, closes = f"{quoted(node.column)} IS NULL", "NULL"
+        if isinstance(policy, Punctuated):  # such a row may do nothing but close an epoch
+            missing += f" AND {quoted(policy.column)} IS NULL"
+            closes = f"max(epoch_us({quoted(policy.column)}))"
+        asked = f"SELECT max({at}), {closes}, count(*) FILTER ({missing}) FROM ({above})"
+        ((newest, closed, many),) = connection.sql(asked).fetchall()
+        timeless = connection.sql(f"SELECT {PLACE} FROM ({above}) WHERE {missing}").fetchall() if many else []
+        times: Mapping[int, int] = {}
+        if isinstance(policy, Percentile) and newest is not None:
+            counted = connection.sql(
+                f"SELECT {at} AS t, count(*) AS n FROM ({above}) WHERE {at} IS NOT NULL GROUP BY {at}"
+            )
+            times = _rounded(newest, counted.to_arrow_table())
+        newest, closed = (BEGINNING_OF_TIME if each is None else each for each in (newest, closed))
+        return Seen(newest, closed, times), tuple(place for (place,) in timeless)
 
     def _stream(self, node: Stream, source: Source) -> str | None:
         """A stream as a query over the rows of one source; None if that source is not part of it."""
         if isinstance(node, Source):
             columns = ", ".join(map(quoted, node.schema.names))
-            return f"SELECT {columns} FROM __rows" if node == source else None
+            return f"SELECT {PLACE}, 0 AS {_SIDE}, {columns} FROM __rows" if node == source else None
         if isinstance(node, Union):
-            names = ", ".join(map(quoted, node.schema.names))
-            sides = [self._stream(side, source) for side in node.parents]
-            return " UNION ALL ".join(f"SELECT {names} FROM ({side})" for side in sides if side is not None) or None
+            names = ", ".join(map(quoted, (PLACE, *node.schema.names)))
+            many, sides = len(node.parents), [self._stream(side, source) for side in node.parents]
+            return (
+                " UNION ALL ".join(
+                    f"SELECT {_SIDE} * {many} + {number} AS {_SIDE}, {names} FROM ({side})"
+                    for number, side in enumerate(sides)
+                    if side is not None
+                )
+                or None
+            )
         if not isinstance(node, Where | Select | WithColumns | Join | EventTime):
             raise CannotFuseError(f"{type(node).__name__.lower()} needs to remember rows")
         above = self._stream(node.parent, source)
@@ -98,45 +163,98 @@ class Fused:
             case Where(condition=condition):
                 return f"SELECT * FROM ({above}) WHERE {to_duckdb(condition)}"
             case Select(columns=columns):
-                return (
-                    f"SELECT {', '.join(f'{to_duckdb(sql)} AS {quoted(name)}' for name, sql in columns)} FROM ({above})"
-                )
+                chosen = [f"{to_duckdb(sql)} AS {quoted(name)}" for name, sql in columns]
+                return f"SELECT {', '.join([PLACE, _SIDE, *chosen])} FROM ({above})"
             case WithColumns(parent=parent, columns=columns):
                 made = {name: to_duckdb(sql) for name, sql in columns}
                 kept = {name: quoted(name) for name in parent.schema.names}
-                chosen = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in {**kept, **made}.items())
-                return f"SELECT {chosen} FROM ({above})"
+                chosen = [f"{sql} AS {quoted(name)}" for name, sql in {**kept, **made}.items()]
+                return f"SELECT {', '.join([PLACE, _SIDE, *chosen])} FROM ({above})"
             case Join(table=table, on=on, how=how):
-                names = ", ".join(quoted(name) for name in node.schema.names)
+                names = ", ".join(quoted(name) for name in (PLACE, _SIDE, *node.schema.names))
                 same = ", ".join(map(quoted, on))
-                return f"SELECT {names} FROM ({above}) {how.upper()} JOIN {self._table(table)} USING ({same})"
-            case EventTime(column=column, estimator=estimator):
-                if isinstance(estimator.policy, Punctuated):
-                    raise CannotFuseError("punctuated watermarks have rows that are no elements")
-                checked = f"CASE WHEN {quoted(column)} IS NULL THEN error('no event time') ELSE {quoted(column)} END"
-                return f"SELECT * REPLACE ({checked} AS {quoted(column)}) FROM ({above})"
+                return f"SELECT {names} FROM ({above}) {how.upper()} JOIN {self._table(table, node)} USING ({same})"
+            case EventTime(column=column):
+                self._timed.append((node, above))
+                return f"SELECT * FROM ({above}) WHERE {quoted(column)} IS NOT NULL"
 
-    def _table(self, table: Table) -> str:
-        if table.path is not None:
-            raise CannotFuseError(f"table {table.name} is in a file")
+    def _table(self, table: Table, join: Join) -> str:
         name = f"__table_{table.name}"
-        columns = zip(*table.rows, strict=True)
-        self._tables[name] = pa.table(
-            {
-                column.name: pa.array(values, arrow_type(column.type))
-                for column, values in zip(table.schema, columns, strict=True)
-            }
-        )
+        self.tables[name] = columns_of(table, join.place)
         return quoted(name)
 
 
-def how(query: Query, source: Source) -> str:
+def how(of: Query | Stream, source: Source) -> str:
     """How the edge of a query runs: fused, or natively and why."""
     try:
-        Fused(query, source)
+        fused = Fused(of, source)
     except CannotFuseError as error:
         return f"native: {error}"
-    return "fused"
+    return f"fused up to the aggregate: {fused.lifts}" if fused.lifts else "fused"
+
+
+def columns_read(of: Query | Stream) -> set[str]:
+    """The names of all columns that a query looks at, in its source or made on the way."""
+    if not isinstance(of, Query):
+        return {*of.schema.names, *_looked_at(of)}
+    arguments = (argument for computed in of.computed for argument in computed.arguments)
+    return {*of.keys, *(name for each in arguments for name in each.columns), *_looked_at(of.stream)}
+
+
+def _looked_at(node: Stream) -> set[str]:
+    above = {name for parent in parents(node) for name in _looked_at(parent)}
+    match node:
+        case Where(condition=condition):
+            return above | set(condition.columns)
+        case Select(columns=columns) | WithColumns(columns=columns):
+            return above.union(*(expression.columns for _, expression in columns))
+        case Join(on=on):
+            return above | set(on)
+        case EventTime(column=column, estimator=estimator):
+            return above | {column} | ({estimator.policy.column} if isinstance(estimator.policy, Punctuated) else set())
+    return above
+
+
+def _placed(rows: pa.Table) -> pa.Table:
+    return rows if PLACE in rows.column_names else rows.append_column(PLACE, pa.array(np.arange(len(rows))))
+
+
+def _aggregated(query: Query, staged: str) -> str:
+    event_time = find_event_time(query.stream)
+    at = "0" if event_time is None else f"epoch_us({quoted(event_time.column)})"
+    keys = [f"{_key(query, name)} AS {key}" for name, key in zip(query.keys, query.key_columns, strict=True)]
+    partials = []
+    for computed, names in zip(query.computed, query.partial_columns, strict=True):
+        columns = _partials(computed)
+        partials += [f"{sql} AS {name}" for sql, name in zip(columns, names, strict=True)]
+    chosen = [*keys, f"{_slice(query.windowing)} AS slice", "count(*) AS elements", *partials]
+    return (
+        f"SELECT {', '.join(chosen)} FROM (SELECT *, {at} AS {_AT} FROM ({staged})) "
+        f"GROUP BY {', '.join([*query.key_columns, 'slice'])}"
+    )
+
+
+def _unaggregated(query: Query, staged: str) -> str:
+    """What `panes.lift` takes, in the order of arrival: keys, time, arguments; for a user's windows, the whole row."""
+    event_time = find_event_time(query.stream)
+    chosen = [f"{quoted(name)} AS {key}" for name, key in zip(query.keys, query.key_columns, strict=True)]
+    chosen.append(f"{'0' if event_time is None else f'epoch_us({quoted(event_time.column)})'} AS at")
+    for number, computed in enumerate(query.computed):
+        chosen += [f"{to_duckdb(argument)} AS a{number}_{place}" for place, argument in enumerate(computed.arguments)]
+    if isinstance(query.windowing, Custom):
+        chosen += [f"{quoted(name)} AS {quoted(f'row_{name}')}" for name in query.stream.schema.names]
+    return f"SELECT {', '.join(chosen)} FROM ({staged}) ORDER BY {_SIDE}, {PLACE}"
+
+
+def _rounded(newest: int, counted: pa.Table) -> Mapping[int, int]:
+    """How many events there are of each time; where there are too many times, how long ago it was, to three digits."""
+    times, counts = counted["t"].to_numpy(), counted["n"].to_numpy()
+    if len(times) > _MOST_TIMES:
+        ago = newest - times
+        unit = 10 ** np.maximum(0, np.floor(np.log10(np.maximum(ago, 1))).astype(np.int64) - 2)
+        times, same = np.unique(newest - -(-ago // unit) * unit, return_inverse=True)
+        counts = np.bincount(same, counts).astype(np.int64)
+    return dict(zip(times.tolist(), counts.tolist(), strict=True))
 
 
 def _key(query: Query, name: str) -> str:
@@ -156,7 +274,7 @@ def _slice(windowing: Windowing) -> str:
             return _AT
         case Global():
             return "CAST(0 AS BIGINT)"
-    raise CannotFuseError(f"{windowing} is not cut into slices by SQL")
+    raise _NotInSqlError(f"{windowing} is not cut into slices by SQL")
 
 
 def _modulo(offset: int, size: int) -> str:
@@ -167,7 +285,7 @@ def _partials(computed: Computed) -> list[str]:
     """The partial columns of an aggregate, as `panes.columns` has them."""
     write = next((write for kind, write in _AGGREGATES if isinstance(computed.aggregate, kind)), None)
     if write is None:
-        raise CannotFuseError(f"{computed.aggregate} is computed value by value")
+        raise _NotInSqlError(f"{computed.aggregate} is computed value by value")
     return write(computed)
 
 
@@ -181,7 +299,7 @@ def _counted(computed: Computed) -> list[str]:
 def _summed(computed: Computed) -> list[str]:
     (argument,) = computed.arguments
     if not is_integer(argument.type) and argument.type not in ("DOUBLE", "FLOAT"):
-        raise CannotFuseError(f"sums of {argument.type} are not fused")
+        raise _NotInSqlError(f"sums of {argument.type} are exact in Arrow only")
     kind = "BIGINT" if is_integer(argument.type) else "DOUBLE"
     value = to_duckdb(argument)
     return [f"CAST(coalesce(sum({value}), 0) AS {kind})", f"count({value})"]

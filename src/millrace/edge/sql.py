@@ -30,6 +30,11 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def duckdb_type(type: str) -> str:
+    """What DuckDB calls a type of Spark's."""
+    return _DUCKDB.get(type, type)
+
+
 def _write(node: exp.Expr) -> str:
     if isinstance(node, exp.Column):
         return _column(node)
@@ -159,7 +164,7 @@ def _truncate(node: exp.Expr) -> str:
 def _cast(node: exp.Expr) -> str:
     source, target, inside = type_of(node.this), node.args["to"].sql(DIALECT), _write(node.this)
     if isinstance(node.this, exp.Literal) and node.this.is_string and target in ("BIGINT", "DOUBLE", "TIMESTAMP"):
-        return f"CAST({inside} AS {_DUCKDB.get(target, target)})"
+        return f"CAST({inside} AS {duckdb_type(target)})"
     if source == target:
         return inside
     if target in _WHOLE and source in ("DOUBLE", "FLOAT"):
@@ -167,7 +172,7 @@ def _cast(node: exp.Expr) -> str:
     if (source in _WHOLE and target in (*_WHOLE, "DOUBLE", "STRING", "BOOLEAN")) or (
         source == "BOOLEAN" and target in (*_WHOLE, "STRING")
     ):
-        return f"CAST({inside} AS {_DUCKDB.get(target, target)})"
+        return f"CAST({inside} AS {duckdb_type(target)})"
     raise CannotFuseError(f"a cast from {source} to {target} is not known to mean the same in DuckDB")
 
 

@@ -54,6 +54,11 @@ def query_as_text(query: Query) -> str:
     return "\n".join(_lines(_of_query(query), ""))
 
 
+def stream_as_text(stream: Stream) -> str:
+    """The flow of one stream, source first."""
+    return "\n".join(_lines(_of(stream), ""))
+
+
 def _lines(stage: Stage, indent: str) -> Iterator[str]:
     if len(stage.inputs) == 1:
         yield from _lines(stage.inputs[0], indent)

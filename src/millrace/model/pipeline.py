@@ -35,6 +35,17 @@ class TopicSink:
 
 
 @dataclass(frozen=True, slots=True)
+class TableSink:
+    """A table of an SQLite database, to which every change of an answer is added."""
+
+    path: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"table {self.table} in {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionSink:
     """A function of the user's, called with the rows of each micro-batch and its id."""
 
@@ -44,7 +55,7 @@ class FunctionSink:
         return f"function {getattr(self.function, '__name__', 'without a name')}"
 
 
-Sink: TypeAlias = FileSink | TopicSink | FunctionSink
+Sink: TypeAlias = FileSink | TableSink | TopicSink | FunctionSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +129,11 @@ def to_files(path: str, format: str = "parquet") -> FileSink:
     if format not in ("parquet", "json"):
         raise refuse(unknown("file format", format, ("parquet", "json")))
     return FileSink(str(path), format)
+
+
+def to_table(path: str, table: str) -> TableSink:
+    """Add to a table of an SQLite database, which is made if it is not there."""
+    return TableSink(str(path), _identifier(table, "table"))
 
 
 def to_topic(topic: str) -> TopicSink:

@@ -24,6 +24,7 @@ from millrace.model.stream import (
     Stream,
     Where,
     WithColumns,
+    event_times,
     find_event_time,
     parents,
     sources,
@@ -54,7 +55,7 @@ class Rows:
             with at_place(node.place):
                 check_known(expression)
         self._tables = {name: list(rows) for name, rows in tables.items()}
-        self._progress = {id(node): (node.estimator, Progress(active=now)) for node in _event_times(stream)}
+        self._progress = {id(node): (node.estimator, Progress(active=now)) for node in event_times(stream)}
         self._seen: dict[int, dict[tuple[Any, ...], int]] = {}
 
     def take(self, rows: Iterable[Row], source: str | None, watermark: int, now: int) -> list[Row]:
@@ -167,8 +168,8 @@ class Rows:
                 timed.append(row)
             except ModelError as error:
                 self.dead.append(DeadLetter(row, f"event time {node.column}: {error.message}"))
-        estimator, seen = self._progress[id(node)]
-        self._progress[id(node)] = estimator, estimator.observe(seen, times, closes, now)
+        estimator, before = self._progress[id(node)]
+        self._progress[id(node)] = estimator, estimator.observe(before, estimator.see(times, closes), now)
         return timed
 
 
@@ -217,9 +218,3 @@ def _expressions(stream: Stream) -> list[tuple[Stream, Expression]]:
         case Select(columns=columns) | WithColumns(columns=columns):
             return [*above, *((stream, expression) for _, expression in columns)]
     return above
-
-
-def _event_times(stream: Stream) -> list[EventTime]:
-    if isinstance(stream, EventTime):
-        return [stream]
-    return [node for parent in parents(stream) for node in _event_times(parent)]

@@ -282,11 +282,19 @@ def log(topic: str, schema: str | Mapping[str, str] | Schema) -> Source:
     return Source("log", _name(topic, "topic"), parse_schema(schema), place=caller())
 
 
-def files(path: str, schema: str | Mapping[str, str] | Schema, format: str = "json") -> Source:
-    """The rows of the files in a folder, in the order in which files appear there."""
+def files(
+    path: str, schema: str | Mapping[str, str] | Schema, format: str = "json", per_batch: int | None = None
+) -> Source:
+    """The rows of the files in a folder, in the order in which files appear there.
+
+    A micro-batch takes all that are new, or at most `per_batch`.
+    """
     if format not in ("json", "parquet"):
         raise refuse(unknown("file format", format, ("json", "parquet")))
-    return Source("files", path, parse_schema(schema), (("format", format),), caller())
+    if per_batch is not None and (not isinstance(per_batch, int) or isinstance(per_batch, bool) or per_batch < 1):
+        raise refuse(f"per_batch= is how many files a micro-batch takes at most, not {per_batch!r}")
+    limit = () if per_batch is None else (("per_batch", str(per_batch)),)
+    return Source("files", str(path), parse_schema(schema), (("format", format), *limit), caller())
 
 
 def memory(name: str, schema: str | Mapping[str, str] | Schema) -> Source:
@@ -354,6 +362,13 @@ def find_event_time(stream: Stream) -> EventTime | None:
         return stream
     above = parents(stream)
     return find_event_time(above[0]) if above else None
+
+
+def event_times(stream: Stream) -> list[EventTime]:
+    """Every node that says what event time is; the sides of a union may each have their own."""
+    if isinstance(stream, EventTime):
+        return [stream]
+    return [node for parent in parents(stream) for node in event_times(parent)]
 
 
 def _name(name: str, what: str) -> str:

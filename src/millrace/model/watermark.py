@@ -6,14 +6,39 @@ replay it. A watermark depends only on bundles, not on the order within one, so 
 a bundle can look at their share in parallel.
 """
 
-from bisect import insort
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from math import ceil
 from typing import TypeAlias
 
 from millrace.model.duration import BEGINNING_OF_TIME, Duration, format_duration, parse_duration
 from millrace.model.errors import refuse
+
+_MOST_LAGS = 4096
+"""How many different lags are told apart exactly; beyond that, to three digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a bundle shows of event time, or the part of it that one task reads."""
+
+    newest: int = BEGINNING_OF_TIME
+    """The greatest event time."""
+    closed: int = BEGINNING_OF_TIME
+    """The greatest epoch end that the producer declares."""
+    times: Mapping[int, int] = field(default_factory=dict)
+    """For a policy that asks for it: how many events there are of each time."""
+
+    def __add__(self, other: "Seen") -> "Seen":
+        times = Counter(self.times) + Counter(other.times)
+        return Seen(max(self.newest, other.newest), max(self.closed, other.closed), times)
+
+    @property
+    def is_something(self) -> bool:
+        """Whether anything arrived."""
+        return self.newest > BEGINNING_OF_TIME or self.closed > BEGINNING_OF_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +47,8 @@ class Progress:
 
     newest: int = BEGINNING_OF_TIME
     """The greatest event time."""
-    lags: tuple[int, ...] = ()
-    """How far each event was behind the newest event of the bundles before its own, sorted."""
+    lags: tuple[tuple[int, int], ...] = ()
+    """How far events were behind the newest one of the bundles before their own: each lag, rising, and how many."""
     closed: int = BEGINNING_OF_TIME
     """The greatest epoch end that the producer declared."""
     active: int = 0
@@ -60,7 +85,9 @@ class Percentile:
         """The newest event time, less the lag that `share` of the events keep within."""
         if not progress.lags:
             return BEGINNING_OF_TIME
-        lag = progress.lags[ceil(self.share * len(progress.lags)) - 1]
+        upto = list(accumulate(many for _, many in progress.lags))
+        wanted = ceil(self.share * upto[-1])
+        lag = next(lag for (lag, _), many in zip(progress.lags, upto, strict=True) if many >= wanted)
         return _behind(progress.newest, max(lag, self.minimum))
 
     def __str__(self) -> str:
@@ -100,19 +127,24 @@ class Estimator:
     policy: Policy
     idle: int | None = None
 
-    def observe(self, seen: Progress, times: Iterable[int], closed: Iterable[int], now: int) -> Progress:
-        """Add one bundle: its event times and the epoch ends it declares."""
-        bundle, ends = list(times), list(closed)
-        lags = list(seen.lags)
-        if isinstance(self.policy, Percentile):
-            for at in bundle:
-                insort(lags, max(0, seen.newest - at))
+    @property
+    def needs_times(self) -> bool:
+        """Whether the policy asks for every event time, not only for the newest."""
+        return isinstance(self.policy, Percentile)
+
+    def see(self, times: Sequence[int], closed: Iterable[int]) -> Seen:
+        """What event times, and the epoch ends declared beside them, show."""
+        every = Counter(times) if self.needs_times else {}
+        return Seen(max(times, default=BEGINNING_OF_TIME), max(closed, default=BEGINNING_OF_TIME), every)
+
+    def observe(self, before: Progress, bundle: Seen, now: int) -> Progress:
+        """Add one bundle."""
         return replace(
-            seen,
-            newest=max([seen.newest, *bundle]),
-            lags=tuple(lags),
-            closed=max([seen.closed, *ends]),
-            active=now if bundle or ends else seen.active,
+            before,
+            newest=max(before.newest, bundle.newest),
+            lags=_with_lags(before, bundle.times) if bundle.times else before.lags,
+            closed=max(before.closed, bundle.closed),
+            active=now if bundle.is_something else before.active,
         )
 
     def is_idle(self, seen: Progress, now: int) -> bool:
@@ -148,6 +180,23 @@ def punctuated(column: str) -> Punctuated:
     if not isinstance(column, str):
         raise refuse(f"punctuated() takes the name of a column, not {column!r}")
     return Punctuated(column)
+
+
+def coarse(length: int) -> int:
+    """A length to three digits, rounded up: 12 345 becomes 12 400."""
+    unit: int = 10 ** max(0, len(str(length)) - 3)
+    return -(-length // unit) * unit
+
+
+def _with_lags(before: Progress, times: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+    lags = Counter(dict(before.lags))
+    for at, many in times.items():
+        lags[max(0, before.newest - at)] += many
+    if len(lags) > _MOST_LAGS:
+        exact, lags = lags, Counter()
+        for lag, many in exact.items():
+            lags[coarse(lag)] += many
+    return tuple(sorted(lags.items()))
 
 
 def _behind(newest: int, lag: int) -> int:

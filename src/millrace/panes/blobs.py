@@ -1,12 +1,13 @@
-"""State as named blobs, for a store that keeps bytes: only what changed is written.
+"""State as named blobs, for a store that keeps bytes: only what changed is written, and only what is not known is read.
 
 A segment never changes, so its rows are written once, as Arrow's own format; which of them still hold is
-a row of bits beside them. A blob `state` names the segments in order and holds the rest. Reading them
-back gives the state that was written.
+a row of bits beside them. A blob `state` names the segments in order and holds the rest. Each writing has a name
+that no other has, and `state` says which writing every blob is from: whoever holds a state of another writing
+can tell which parts of it are still the same.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,16 @@ from millrace.panes.advance import State
 from millrace.panes.store import Segment, Store, segment_of
 
 FORMAT = 1
+STATE = "state"
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """A state as it was written, and which writing each of its blobs is from."""
+
+    state: State
+    writings: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,49 +37,54 @@ class Changes:
     remove: tuple[str, ...]
 
 
-def write(before: State | None, after: State) -> Changes:
+def write(before: Kept | None, after: State, writing: str) -> tuple[Kept, Changes]:
     """What makes the blobs of one state those of a later one; of nothing, if there is none before."""
-    old = {} if before is None else dict(_segments(before))
+    old = {} if before is None else dict(_segments(before.state))
     new = dict(_segments(after))
-    put = {"state": _header(after)}
+    put: dict[str, bytes] = {}
     for name, segment in new.items():
         known = old.get(name)
         if known is None:
             put[f"{name}/rows"] = to_bytes(segment.rows)
         if known is None or known.live is not segment.live:
             put[f"{name}/live"] = np.packbits(segment.live).tobytes()
-    gone = [name for name in old if name not in new]
-    return Changes(put, tuple(f"{name}/{part}" for name in gone for part in ("rows", "live")))
+    gone = tuple(f"{name}/{part}" for name in old if name not in new for part in ("rows", "live"))
+    writings = {} if before is None else {name: was for name, was in before.writings.items() if name not in gone}
+    writings |= dict.fromkeys((*put, STATE), writing)
+    put[STATE] = _header(after, writings)
+    return Kept(after, writings), Changes(put, gone)
 
 
-def read(blobs: Mapping[str, bytes]) -> State:
-    """The state that was written."""
-    header = json.loads(blobs["state"])
+def read(fetch: Callable[[str], bytes | None], known: Kept | None = None) -> Kept | None:
+    """The state that was written, if there is one; of what is known, what is still the same is not fetched."""
+    written = fetch(STATE)
+    if written is None:
+        return None
+    header = json.loads(written)
     if header["format"] != FORMAT:
         raise ValueError(f"state of format {header['format']} cannot be read; this is format {FORMAT}")
+    writings = header["writings"]
+    if known is not None and known.writings[STATE] == writings[STATE]:
+        return known
+    have = {} if known is None else dict(_segments(known.state))
+
+    def segment(name: str, number: int) -> Segment:
+        same = {
+            part: name in have and known is not None and known.writings[f"{name}/{part}"] == writings[f"{name}/{part}"]
+            for part in ("rows", "live")
+        }
+        if all(same.values()):
+            return have[name]
+        rows = have[name].rows if same["rows"] else from_bytes(_found(fetch, f"{name}/rows"))
+        bits = np.unpackbits(np.frombuffer(_found(fetch, f"{name}/live"), np.uint8), count=len(rows))
+        return segment_of(number, rows, bits.astype(np.bool_))
+
     stores = {}
     for kind in ("groups", "arrivals"):
         numbers, following = header[kind]
-        segments = tuple(_segment(blobs, kind, number) for number in numbers)
-        stores[kind] = Store(segments, following)
-    return State(stores["groups"], stores["arrivals"], header["watermark"], header["now"], header["dropped"])
-
-
-def _segments(state: State) -> list[tuple[str, Segment]]:
-    stores = (("groups", state.groups), ("arrivals", state.arrivals))
-    return [(f"{kind}/{segment.number}", segment) for kind, store in stores for segment in store.segments]
-
-
-def _header(state: State) -> bytes:
-    header = {
-        "format": FORMAT,
-        "watermark": state.watermark,
-        "now": state.now,
-        "dropped": state.dropped,
-        "groups": [[segment.number for segment in state.groups.segments], state.groups.next_number],
-        "arrivals": [[segment.number for segment in state.arrivals.segments], state.arrivals.next_number],
-    }
-    return json.dumps(header).encode()
+        stores[kind] = Store(tuple(segment(f"{kind}/{number}", number) for number in numbers), following)
+    state = State(stores["groups"], stores["arrivals"], header["watermark"], header["now"], header["dropped"])
+    return Kept(state, writings)
 
 
 def to_bytes(table: pa.Table) -> bytes:
@@ -86,8 +101,26 @@ def from_bytes(written: bytes) -> pa.Table:
     return pa.ipc.open_stream(written).read_all().combine_chunks()
 
 
-def _segment(blobs: Mapping[str, bytes], kind: str, number: int) -> Segment:
-    name = f"{kind}/{number}"
-    rows = from_bytes(blobs[f"{name}/rows"])
-    bits = np.unpackbits(np.frombuffer(blobs[f"{name}/live"], np.uint8), count=len(rows))
-    return segment_of(number, rows, bits.astype(np.bool_))
+def _segments(state: State) -> list[tuple[str, Segment]]:
+    stores = (("groups", state.groups), ("arrivals", state.arrivals))
+    return [(f"{kind}/{segment.number}", segment) for kind, store in stores for segment in store.segments]
+
+
+def _header(state: State, writings: Mapping[str, str]) -> bytes:
+    header = {
+        "format": FORMAT,
+        "writings": writings,
+        "watermark": state.watermark,
+        "now": state.now,
+        "dropped": state.dropped,
+        "groups": [[segment.number for segment in state.groups.segments], state.groups.next_number],
+        "arrivals": [[segment.number for segment in state.arrivals.segments], state.arrivals.next_number],
+    }
+    return json.dumps(header).encode()
+
+
+def _found(fetch: Callable[[str], bytes | None], name: str) -> bytes:
+    written = fetch(name)
+    if written is None:
+        raise ValueError(f"the state names a blob {name}, which is not there")
+    return written

@@ -1,48 +1,105 @@
-"""The batch host: a query over a bounded input, on Spark.
+"""The batch host: a pipeline over all that its sources hold, on Spark.
 
-All input, then the watermark at the end of time (rule 11): the same `advance` as in a stream, once for each
-shard, in a grouped map. The answer is the last pane of each key and window.
+All input, then the watermark at the end of time (rule 11): the same edge and the same `advance` as in a stream, once
+for each shard, in a grouped map. The answer is the last pane of each key and window.
 """
 
+import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
-from millrace.model.arrow import arrow_type
+from millrace.log.script import Script
 from millrace.model.duration import END_OF_TIME
-from millrace.model.errors import refuse
-from millrace.model.query import WINDOW_COLUMNS, Query
-from millrace.model.window import Count, Global
-from millrace.panes.advance import TIMINGS, Panes, State
+from millrace.model.pipeline import Pipeline
+from millrace.model.query import Query
+from millrace.panes.advance import Panes, State
+from millrace.panes.blobs import from_bytes, to_bytes
 from millrace.panes.grouping import identify
 from millrace.panes.store import stack
-from millrace.spark.native import frame_of, partials_of, unpacked
+from millrace.spark.failure import plain_error
+from millrace.spark.gather import Gathered, gather
+from millrace.spark.messages import FROM_SHARD, NO_PART, PANES, PARTIALS
+from millrace.spark.outputs import check_sources, parts_of, writers_of
+from millrace.spark.plan import Packed, Plan
+from millrace.spark.session import labels_of, streaming
+from millrace.spark.source import read_messages
+from millrace.spark.writers import FileWriter
+
+OnTasks = Callable[[int, int], None]
+"""What is called now and then with how many tasks are done, and how many there are."""
 
 
-def run(spark: SparkSession, query: Query, frames: Mapping[str, DataFrame], shards: int | None = None) -> DataFrame:
-    """The answers of a query over the frames of its sources: the columns of its schema, then the pane's own."""
-    parallel = shards or spark.sparkContext.defaultParallelism
-    partials = partials_of(query, frame_of(spark, query.stream, frames), parallel)
-    return partials.groupBy("shard").applyInArrow(_answering(query), answers_schema(query))
+def run(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    store: str | Path,
+    *,
+    dead_letters: str | Path | None = None,
+    scripts: Mapping[str, Script] | None = None,
+    fuse: bool = True,
+    shards: int | None = None,
+    on_tasks: OnTasks | None = None,
+) -> Gathered:
+    """Compute a pipeline once and put the answers in place of what its views and sinks held."""
+    writers = writers_of(pipeline, Path(store))
+    gathered = collect(spark, pipeline, scripts=scripts, fuse=fuse, shards=shards, on_tasks=on_tasks)
+    for name, answers in gathered.answers.items():
+        writers[name].replace(answers)
+    if dead_letters is not None:
+        FileWriter(str(dead_letters), "json").replace(gathered.dead_letters)
+    return gathered
 
 
-def answers_schema(query: Query) -> str:
-    """The columns of the answers."""
-    unknown = [column.name for column in query.schema if column.type == "UNKNOWN"]
-    if unknown:
-        raise refuse(f"the type of {unknown[0]!r} is not known; cast its argument, or give the fold type=", query.place)
-    columns = ", ".join(f"`{column.name}` {column.type}" for column in query.schema)
-    return f"{columns}, `timing` STRING, `index` BIGINT, `last` BOOLEAN"
+def collect(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    *,
+    scripts: Mapping[str, Script] | None = None,
+    fuse: bool = True,
+    shards: int | None = None,
+    on_tasks: OnTasks | None = None,
+) -> Gathered:
+    """Compute a pipeline once."""
+    given = scripts or {}
+    parts = parts_of(pipeline)
+    check_sources(pipeline, given)
+    with TemporaryDirectory(prefix="millrace-batch-") as folder:
+        labels = labels_of(spark, shards or spark.sparkContext.defaultParallelism)
+        plan = Plan(tuple(parts.values()), labels, folder, given, fuse)
+        packed = plan.pack()
+        messages = read_messages(streaming(spark, plan.shards), packed, stream=False)
+        answering = messages.groupBy("shard").applyInArrow(_answering(packed), FROM_SHARD)
+        try:
+            with _watched(spark, on_tasks):
+                return gather(plan, answering.toArrow())
+        except PySparkException as error:
+            raise plain_error(error) from None
 
 
-def _answering(query: Query) -> Callable[[pa.Table], pa.Table]:
-    panes = Panes(query)
-
+def _answering(packed: Packed) -> Callable[[pa.Table], pa.Table]:
     def answer(sent: pa.Table) -> pa.Table:
-        _, said = panes.advance(State(), unpacked(sent), END_OF_TIME, 0)
-        return _answers(query, _last(stack(said), panes.keys))
+        ordered = sent.take(pc.sort_indices(sent, sort_keys=[("place", "ascending")]))
+        passed = (ordered["kind"].to_numpy() != PARTIALS) | (ordered["part"].to_numpy() == NO_PART)
+        through, ordered = ordered.filter(pa.array(passed)), ordered.filter(pa.array(~passed))
+        made = []
+        for number in pc.unique(ordered["part"]).to_pylist():
+            query = packed.plan.parts[number].of
+            assert isinstance(query, Query)
+            mine = ordered.filter(pc.equal(ordered["part"], number))
+            partials = [from_bytes(each) for each in mine["payload"].to_pylist() if each is not None]
+            if partials:
+                panes = Panes(query)
+                _, said = panes.advance(State(), stack(partials), END_OF_TIME, 0)
+                last = _last(stack(said), panes.keys)
+                made.append({"shard": mine["shard"][0].as_py(), "part": number, "place": 0, "kind": PANES,
+                             "payload": to_bytes(last)})  # fmt: skip
+        return pa.concat_tables([through, pa.Table.from_pylist(made, through.schema)])
 
     return answer
 
@@ -54,19 +111,29 @@ def _last(said: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     return standing.take(pa.array(same.lasts))
 
 
-def _answers(query: Query, said: pa.Table) -> pa.Table:
-    """Panes as rows of the answer's schema."""
-    columns: dict[str, pa.Array] = {}
-    for name, key in zip(query.keys, query.key_columns, strict=True):
-        columns[name] = said[key]
-    for column, bound in zip(WINDOW_COLUMNS, ("start", "end"), strict=True):
-        kind = pa.timestamp("us", "UTC")
-        bounds = said[bound]
-        if isinstance(query.windowing, Global):
-            bounds = pa.nulls(len(said), kind)
-        columns[column.name] = bounds if isinstance(query.windowing, Count) else bounds.cast(kind)
-    for number, computed in enumerate(query.computed):
-        columns[computed.name] = said[f"value{number}"].cast(arrow_type(computed.column.type))
-    columns["timing"] = pa.array(map(str, TIMINGS)).take(said["timing"].combine_chunks())
-    columns["index"], columns["last"] = said["index"], said["last"]
-    return pa.table(columns)
+class _watched:  # noqa: N801
+    """Tell how many tasks are done, while the block runs."""
+
+    def __init__(self, spark: SparkSession, tell: OnTasks | None) -> None:
+        self._tracker = spark.sparkContext.statusTracker()
+        self._tell, self._over = tell, threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        if self._tell is not None:
+            self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._tell is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        done = total = 0
+        while not self._over.wait(0.2):
+            for stage in self._tracker.getActiveStageIds():
+                info = self._tracker.getStageInfo(stage)
+                if info is not None:
+                    done, total = max(done, info.numCompletedTasks), max(total, info.numTasks)
+            if self._tell is not None:
+                self._tell(done, total)

@@ -29,3 +29,29 @@ def start(name: str, master: str = "local[*]") -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
+
+
+def streaming(spark: SparkSession, shards: int) -> SparkSession:
+    """A session of its own for a stream, which shares the workers; decision 006 has what each setting brings."""
+    own = spark.newSession()
+    for name, value in _STREAMING.items():
+        own.conf.set(name, value)
+    own.conf.set("spark.sql.shuffle.partitions", str(shards))
+    return own
+
+
+_STREAMING = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+
+
+def labels_of(spark: SparkSession, shards: int) -> tuple[int, ...]:
+    """A number for each shard, such that Spark puts each into a partition of its own."""
+    found = spark.sql(
+        f"SELECT pmod(hash(CAST(id AS INT)), {shards}) AS part, min(id) AS label "
+        f"FROM range({200 * shards}) GROUP BY part ORDER BY part"
+    ).collect()
+    return tuple(row.label for row in found)

@@ -1,61 +1,77 @@
-"""Transcripts against Spark's batch: the elements of one, all at once, must answer what the reference answers."""
+"""Transcripts against Spark's batch: the elements of each, all at once, must answer what the reference answers."""
 
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from millrace.model.arrow import arrow_type
+from millrace.log.script import Happening, Script
+from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
 from millrace.model.reference import batch
-from millrace.model.stream import sources
 from millrace.model.window import Row
 from millrace.spark import batch as spark_batch
-from millrace.spark import session
+from millrace.testing.stream import alone_if_not_together, renamed, spark
 from millrace.testing.transcript import Input, Transcript
 
-
-def differences(transcript: Transcript) -> list[str]:
-    """What Spark answers over the elements of a transcript that the reference does not, and the other way round."""
-    rows = [row for step in transcript.steps if isinstance(step, Input) for row in step.rows]
-    if not rows:
-        return []
-    expected, got = on_reference(transcript.query, rows), on_spark(_spark(), transcript.query, rows)
-    missing = [f"missing answer    {row}" for row in expected if row not in got]
-    return missing + [f"unexpected answer {row}" for row in got if row not in expected]
+Answers = list[dict[str, Any]]
 
 
-def on_spark(spark: SparkSession, query: Query, rows: Iterable[Row], partitions: int = 1) -> list[dict[str, Any]]:
-    """The answers of Spark over rows of a query's only source, in an order of their own."""
-    (source,) = sources(query.stream)
-    given = list(rows)
-    columns = {
-        column.name: pa.array([row.get(column.name) for row in given], arrow_type(column.type))
-        for column in source.schema
-    }
-    frame = spark.createDataFrame(pa.table(columns)).repartition(partitions)
-    found = spark_batch.run(spark, query, {source.name: frame}, shards=2).toArrow().to_pylist()
-    return _comparable(found)
+def differences(transcripts: Sequence[Transcript]) -> list[list[str] | Exception]:
+    """What Spark answers over the elements of each transcript that the reference does not, and the other way round."""
+    rows = [[row for step in each.steps if isinstance(step, Input) for row in step.rows] for each in transcripts]
+    cases = [(each.query, given) for each, given in zip(transcripts, rows, strict=True)]
+    found: list[list[str] | Exception] = []
+    for (query, given), got in zip(cases, all_on_spark(spark(), cases), strict=True):
+        if isinstance(got, Exception):
+            found.append(got)
+            continue
+        expected = on_reference(query, given)
+        missing = [f"missing answer    {row}" for row in expected if row not in got]
+        found.append(missing + [f"unexpected answer {row}" for row in got if row not in expected])
+    return found
 
 
-def on_reference(query: Query, rows: Iterable[Row]) -> list[dict[str, Any]]:
+def all_on_spark(
+    spark: SparkSession, cases: Sequence[tuple[Query, Sequence[Row]]], partitions: int = 1, fuse: bool = True
+) -> list[Answers | Exception]:
+    """The answers of Spark over the rows of each query's only source, in an order of their own."""
+
+    def together(given: Sequence[tuple[Query, Sequence[Row]]]) -> list[Answers]:
+        views = {f"case_{n}": renamed(query, f"case_{n}") for n, (query, _) in enumerate(given)}
+        scripts = {}
+        for n, (_, rows) in enumerate(given):
+            share = max(1, -(-len(rows) // partitions))
+            scripts[f"case_{n}"] = Script([Happening(rows[at : at + share]) for at in range(0, len(rows), share)])
+        pipeline = Pipeline("check", views)
+        found = spark_batch.collect(spark, pipeline, scripts=scripts, shards=2, fuse=fuse).answers
+        return [_comparable(found[f"view {name}"].drop_columns(["diff"]).to_pylist()) for name in views]
+
+    return alone_if_not_together(together, cases)
+
+
+def on_spark(spark: SparkSession, query: Query, rows: Sequence[Row], partitions: int = 1, fuse: bool = True) -> Answers:
+    """The same for one query. Raises what Spark fails with."""
+    (found,) = all_on_spark(spark, [(query, rows)], partitions, fuse)
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def on_reference(query: Query, rows: Iterable[Row]) -> Answers:
     """The answers of the reference, likewise."""
     answers = [query.row(pane) for pane in batch(query, rows)]
     return _comparable({name: value for name, value in row.items() if name != "diff"} for row in answers)
 
 
-def _comparable(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def _comparable(rows: Iterable[dict[str, Any]]) -> Answers:
     near = ({name: _rounded(value) for name, value in row.items()} for row in rows)
     return sorted(near, key=repr)
 
 
 def _rounded(value: Any) -> Any:
-    """Sums of floats depend on their order in the last digits."""
+    """Sums of floats depend on their order in the last digits; a time is the same in whatever way its zone is known."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
     return float(f"{value:.12g}") if isinstance(value, float) else value
-
-
-@cache
-def _spark() -> SparkSession:
-    return session.start("millrace check")

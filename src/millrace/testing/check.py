@@ -3,7 +3,8 @@
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,6 +13,7 @@ from millrace.model.duration import SECOND, to_instant
 from millrace.model.errors import ModelError
 from millrace.model.pane import Pane
 from millrace.model.query import Query
+from millrace.model.reference import Reference
 from millrace.model.window import GLOBAL_WINDOW, Count
 from millrace.testing.engines import ENGINES, Engine
 from millrace.testing.transcript import (
@@ -29,6 +31,8 @@ from millrace.testing.transcript import (
 
 BATCH = "spark-batch"
 """The engine that takes all input at once, and is compared with the reference's batch."""
+STREAM = "spark-stream"
+"""The engine that takes every step as a micro-batch; all documents run at once, as one pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +59,34 @@ class _DifferenceError(Exception):
         self.step = step
 
 
+def check_all(documents: Sequence[Document], engine: str) -> Iterator[Verdict]:
+    """Run several documents."""
+    ran = _on_spark(documents, engine) if engine in (BATCH, STREAM) else {}
+    for number, document in enumerate(documents):
+        yield _verdict(document, *_failure(document, engine, ran.get(number)))
+
+
 def check(document: Document, engine: str = "reference") -> Verdict:
     """Run one document. A document with `error:` passes if it fails with that message."""
-    # A document that must fail says nothing about a batch; that it does fail is the reference's to say.
-    failure, line = _failure(document, "reference" if engine == BATCH and document.error is not None else engine)
+    return next(check_all([document], engine))
+
+
+def _on_spark(documents: Sequence[Document], engine: str) -> dict[int, Engine | list[str] | Exception]:
+    """What Spark says of each document that can be run, all of them at once: as an engine, or what differs."""
+    from millrace.testing.batch import differences  # these start Spark, which the other engines do without
+    from millrace.testing.stream import record
+
+    transcripts = {}
+    for number, document in enumerate(documents):
+        # A document that must fail says nothing about Spark; that it does fail is the reference's to say.
+        if document.error is None:
+            with suppress(ModelError):  # whatever is wrong with it is said when it is checked
+                transcripts[number] = parse_transcript(document)
+    run: Callable[..., Sequence[Any]] = record if engine == STREAM else differences
+    return dict(zip(transcripts, run(list(transcripts.values())) if transcripts else (), strict=True))
+
+
+def _verdict(document: Document, failure: str | None, line: int) -> Verdict:
     if document.error is None:
         return Verdict(document, failure, line)
     if failure is None:
@@ -71,14 +99,16 @@ def check(document: Document, engine: str = "reference") -> Verdict:
     return Verdict(document, None if found else wrong, line)
 
 
-def _failure(document: Document, engine: str) -> tuple[str | None, int]:
+def _failure(document: Document, engine: str, ran: Engine | list[str] | Exception | None) -> tuple[str | None, int]:
     """What is wrong, and in which line."""
     try:
         transcript = parse_transcript(document)
-        if engine == BATCH:
-            _run_batch(transcript)
+        if isinstance(ran, Exception):
+            raise ran
+        if isinstance(ran, list):
+            _compare_batch(transcript, ran)
         else:
-            _run(transcript, ENGINES[engine])
+            _run(transcript, ran or ENGINES.get(engine, Reference)(transcript.query))
     except ModelError as error:
         return error.message, document.line
     except _DifferenceError as difference:
@@ -89,16 +119,13 @@ def _failure(document: Document, engine: str) -> tuple[str | None, int]:
     return None, document.line
 
 
-def _run_batch(transcript: Transcript) -> None:
-    from millrace.testing.batch import differences  # starts Spark, which the other engines do without
-
-    found = differences(transcript)
-    if found:
-        raise _DifferenceError(len(transcript.steps), "the batch of all input", ["it is not the reference's", *found])
+def _compare_batch(transcript: Transcript, differing: list[str]) -> None:
+    if differing:
+        found = ["it is not the reference's", *differing]
+        raise _DifferenceError(len(transcript.steps), "the batch of all input", found)
 
 
-def _run(transcript: Transcript, start: Callable[[Query], Engine]) -> None:
-    engine = start(transcript.query)
+def _run(transcript: Transcript, engine: Engine) -> None:
     panes: list[Pane] = []
     now = 0
     for number, step in enumerate(transcript.steps, 1):

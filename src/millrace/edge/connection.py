@@ -1,0 +1,28 @@
+"""The DuckDB of a process: one, on one thread, as Spark runs a task for each core."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+
+import duckdb
+import pyarrow as pa
+
+
+@contextmanager
+def registered(tables: Mapping[str, pa.Table]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The connection, with Arrow tables to be read under these names."""
+    connection = _connection()
+    for name, table in tables.items():
+        connection.register(name, table)
+    try:
+        yield connection
+    finally:
+        for name in tables:
+            connection.unregister(name)
+
+
+@cache
+def _connection() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'; SET threads = 1")
+    return connection

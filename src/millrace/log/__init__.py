@@ -1,0 +1,1 @@
+"""Facts in: where records come from, in an order that can be read again."""

@@ -1,0 +1,217 @@
+"""Files in a folder as a source: each file is read once, in the order in which it was found.
+
+A file is taken as it is when it is found, so write it elsewhere and move it into the folder. Files whose name starts
+with `.` or `_` are left alone. Which file has which position is written to a journal before it is read, so that a
+micro-batch that is run again reads the same files.
+"""
+
+import gzip
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millrace.log.bundle import Bundle
+from millrace.model.arrow import arrow_type
+from millrace.model.errors import ModelError, refuse
+from millrace.model.schema import Schema
+from millrace.model.stream import Source
+
+SPLIT = 32 << 20
+"""How many bytes of a file one split holds, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file, and how long it was when it was found."""
+
+    path: str
+    size: int
+
+
+class Files:
+    """The files of a folder, by position."""
+
+    def __init__(self, source: Source, journal: Path) -> None:
+        """Go on where the journal ends."""
+        self._source = source
+        self._folder = folder_of(source)
+        self._most = int(dict(source.options).get("per_batch", "0"))
+        self._journal = journal
+        self._found = _journaled(journal)
+        self._known = {found.path for found in self._found}
+
+    def latest(self, start: int, everything: bool = False) -> int:
+        """How far a micro-batch that starts there may go, having looked for new files."""
+        new = [found for found in self._look() if found.path not in self._known]
+        if new:
+            self._keep(new)
+        most = self._most if self._most and not everything else len(self._found)
+        return min(len(self._found), start + most)
+
+    def splits(self, start: int, end: int) -> list["FileSplit"]:
+        """The files between two positions, large ones in several pieces."""
+        options = dict(self._source.options)
+        return [split for found in self._found[start:end] for split in _split(found, options["format"], self._source)]
+
+    def _look(self) -> Iterator[Found]:
+        try:
+            entries = [entry for entry in os.scandir(self._folder) if not entry.name.startswith((".", "_"))]
+            sized = [(entry.stat(), entry.path) for entry in entries if entry.is_file()]
+        except FileNotFoundError:
+            raise refuse(f"there is no folder {self._folder}", self._source.place) from None
+        for about, path in sorted(sized, key=lambda each: (each[0].st_mtime_ns, each[1])):
+            yield Found(path, about.st_size)
+
+    def _keep(self, new: Sequence[Found]) -> None:
+        self._journal.parent.mkdir(parents=True, exist_ok=True)
+        with self._journal.open("a", encoding="utf-8") as journal:
+            journal.writelines(json.dumps(asdict(found)) + "\n" for found in new)
+            journal.flush()
+            os.fsync(journal.fileno())
+        self._found += new
+        self._known |= {found.path for found in new}
+
+
+@dataclass(frozen=True, slots=True)
+class FileSplit:
+    """A piece of a file: bytes of a JSON file, row groups of a Parquet file."""
+
+    path: str
+    format: str
+    schema: Schema
+    start: int
+    end: int
+    size: int
+
+    def read(self) -> Bundle:
+        """The records. Raises ModelError if the file cannot be read, or holds other columns."""
+        try:
+            return self._parquet() if self.format == "parquet" else self._json()
+        except FileNotFoundError:
+            raise ModelError(f"{self.path} is gone; put it back, so that what it held is not lost") from None
+        except (OSError, pa.ArrowInvalid, EOFError) as error:
+            raise ModelError(f"{self.path} cannot be read: {error}") from None
+
+    def _json(self) -> Bundle:
+        if self.path.endswith(".gz"):
+            with gzip.open(self.path) as file:
+                return lines(self.path, file.read())
+        with open(self.path, "rb") as file:
+            begin = max(0, self.start - 1)
+            file.seek(begin)
+            data = file.read(self.end - begin)
+            if data and not data.endswith(b"\n"):
+                data += file.readline()
+        if self.start == 0:
+            return lines(self.path, data)
+        # A line belongs to the split that it starts in.
+        skipped = data.find(b"\n") + 1
+        if not skipped or begin + skipped >= self.end:
+            return lines(self.path, b"")
+        return lines(self.path, data[skipped:], begin + skipped)
+
+    def _parquet(self) -> Bundle:
+        file = pq.ParquetFile(self.path)
+        held = {field.name: field.type for field in file.schema_arrow}
+        wanted = [column for column in self.schema if column.name in held]
+        groups = list(range(self.start, self.end))
+        read = file.read_row_groups(groups, columns=[column.name for column in wanted], use_threads=False)
+        columns = {}
+        for column in self.schema:
+            kind = arrow_type(column.type)
+            if column.name not in held:
+                columns[column.name] = pa.nulls(len(read), kind or pa.null())
+                continue
+            try:
+                columns[column.name] = read[column.name] if kind is None else read[column.name].cast(kind)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                found = held[column.name]
+                raise ModelError(
+                    f"{self.path}: column {column.name} is {found}, which does not fit {column.type}; "
+                    "mend the schema of the source, or move the file away"
+                ) from None
+        before = sum(file.metadata.row_group(group).num_rows for group in range(self.start))
+        return Bundle(self.path, np.arange(before, before + len(read)), rows=pa.table(columns))
+
+
+def lines(origin: str, data: bytes, begin: int = 0) -> Bundle:
+    """The lines of a text, without those that are blank, and at which byte each starts."""
+    if begin == 0 and data.startswith(b"\xef\xbb\xbf"):
+        data, begin = data[3:], 3
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+    if not len(ends) or ends[-1] < len(data):
+        ends = np.append(ends, len(data))
+    starts = np.concatenate([[0], ends])
+    # Arrow's texts lie one after the other, as the lines do: nothing is copied, and each keeps its line break.
+    kind, width = (pa.large_string(), np.int64) if len(data) >= 1 << 31 else (pa.string(), np.int32)
+    buffers = [None, pa.py_buffer(starts.astype(width)), pa.py_buffer(data)]
+    texts = pa.Array.from_buffers(kind, len(ends), buffers)
+    offsets = begin + starts[:-1].astype(np.int64)
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        texts = pa.array([_text(data[a:b]) for a, b in zip(starts[:-1], ends, strict=True)], pa.large_string())
+    blank = np.diff(starts) <= 2
+    if blank.any():
+        kept = ~blank
+        for row in np.flatnonzero(blank):
+            kept[row] = (texts[row].as_py() or "-").strip() != ""
+        texts, offsets = texts.filter(pa.array(kept)), offsets[kept]
+    return Bundle(origin, offsets, texts)
+
+
+def _text(line: bytes) -> str | None:
+    """A line as text; None, which no record is, if it is not text."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def folder_of(source: Source) -> str:
+    """The folder of a source. Refuses one that is not there."""
+    if not os.path.isdir(source.name):
+        what = "is a file, not a folder" if os.path.exists(source.name) else "is not there"
+        raise refuse(f"the folder {source.name} {what}; files() reads the files of a folder", source.place)
+    return os.path.abspath(source.name)
+
+
+def _split(found: Found, format: str, source: Source) -> Iterator[FileSplit]:
+    if format == "parquet":
+        yield from _row_groups(found, source)
+        return
+    step = found.size if found.path.endswith(".gz") else SPLIT
+    for start in range(0, found.size, step):
+        end = min(start + step, found.size)
+        yield FileSplit(found.path, format, source.schema, start, end, end - start)
+
+
+def _row_groups(found: Found, source: Source) -> Iterator[FileSplit]:
+    try:
+        about = pq.read_metadata(found.path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ModelError(f"{found.path} cannot be read: {error}; move it away, or put it right") from None
+    start = size = 0
+    for group in range(about.num_row_groups):
+        size += about.row_group(group).total_byte_size
+        if size >= SPLIT or group == about.num_row_groups - 1:
+            yield FileSplit(found.path, "parquet", source.schema, start, group + 1, size)
+            start, size = group + 1, 0
+
+
+def _journaled(journal: Path) -> list[Found]:
+    """What the journal holds; a last line that a crash cut off was never relied on, and goes."""
+    try:
+        whole = journal.read_bytes()
+    except FileNotFoundError:
+        return []
+    good = whole[: whole.rfind(b"\n") + 1]
+    if len(good) < len(whole):
+        os.truncate(journal, len(good))
+    return [Found(**json.loads(line)) for line in good.splitlines()]

@@ -1,0 +1,48 @@
+"""Panes as the rows that people see: the columns of the query, then what is known of the pane."""
+
+import pyarrow as pa
+
+from millrace.model.arrow import arrow_type
+from millrace.model.errors import refuse
+from millrace.model.query import Query
+from millrace.model.schema import UNKNOWN, Column, Schema
+from millrace.model.stream import Stream
+from millrace.model.window import Count, Global
+from millrace.panes.advance import TIMINGS
+
+PANE_COLUMNS = (
+    Column("diff", "INT"),
+    Column("timing", "STRING"),
+    Column("index", "BIGINT"),
+    Column("last", "BOOLEAN"),
+)
+
+
+def schema_of(of: Query | Stream) -> Schema:
+    """The columns of what an output sends. Refuses those whose type is not known."""
+    for column in of.schema:
+        if column.type == UNKNOWN:
+            message = f"the type of {column.name!r} is not known; cast its argument, or give the fold type="
+            raise refuse(message, of.place)
+    return Schema((*of.schema, *PANE_COLUMNS)) if isinstance(of, Query) else of.schema
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """The same for Arrow."""
+    return pa.schema([(column.name, arrow_type(column.type)) for column in schema])
+
+
+def answers(query: Query, said: pa.Table) -> pa.Table:
+    """Panes, as `advance` says them, as rows."""
+    columns: list[pa.Array] = [said[key] for key in query.key_columns]
+    for bound in ("start", "end"):
+        kind = pa.timestamp("us", "UTC")
+        bounds = said[bound]
+        if isinstance(query.windowing, Global):
+            bounds = pa.nulls(len(said), kind)
+        columns.append(bounds if isinstance(query.windowing, Count) else bounds.cast(kind))
+    columns += [said[f"value{number}"] for number in range(len(query.computed))]
+    timings = pa.array(map(str, TIMINGS)).take(said["timing"].combine_chunks())
+    columns += [said["diff"], timings, said["index"], said["last"]]
+    schema = arrow_schema(schema_of(query))
+    return pa.table([column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)

@@ -1,0 +1,110 @@
+"""What a checkpoint remembers of the pipeline that made it, and which changes of it may go on.
+
+State and offsets mean something only to the computation that wrote them. What may change without that: views and
+sinks that come or go (a new one starts from where the pipeline is), the numbers in a trigger, how long to wait for
+late events. Everything else starts over, in another checkpoint.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from millrace.model.errors import ModelError
+from millrace.model.explain import stream_as_text
+from millrace.model.query import Query
+from millrace.spark.durable import write_whole
+from millrace.spark.plan import Part
+
+FORMAT = 1
+_NUMBERS = re.compile(r"\d+(\.\d+)?(us|ms|s|m|h|d)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder with all that a pipeline needs to go on."""
+
+    folder: Path
+
+    @property
+    def spark(self) -> Path:
+        """Spark's own part: offsets, commits, state."""
+        return self.folder / "spark"
+
+    @property
+    def dead_letters(self) -> Path:
+        """Where dead letters go, if nobody says otherwise."""
+        return self.folder / "dead_letters"
+
+    @property
+    def begun(self) -> Path:
+        """The last batch whose answers were begun to be written, for at-most-once."""
+        return self.folder / "begun"
+
+    def open(self, pipeline: str, parts: Mapping[str, Part], labels: tuple[int, ...]) -> tuple[int, ...]:
+        """Go on with what is there, or begin; the labels of the shards. Refuses what cannot go on."""
+        described = {name: _described(part) for name, part in parts.items()}
+        try:
+            known = json.loads(self._file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            if self.spark.exists():
+                raise ModelError(f"{self.folder} is not a checkpoint of Millrace; choose another") from None
+            self._write({"format": FORMAT, "pipeline": pipeline, "labels": labels, "parts": described})
+            return labels
+        except ValueError:
+            raise ModelError(f"{self._file} cannot be read; choose another checkpoint") from None
+        self._check(known, pipeline, described)
+        self._write({**known, "parts": {**known["parts"], **described}})
+        return tuple(known["labels"])
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "millrace.json"
+
+    def _write(self, content: dict[str, Any]) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self._file, lambda path: path.write_text(json.dumps(content, indent=1), encoding="utf-8"))
+        except OSError as error:
+            raise ModelError(f"cannot write the checkpoint {self.folder}: {error.strerror}") from None
+
+    def _check(self, known: dict[str, Any], pipeline: str, described: Mapping[str, dict[str, str]]) -> None:
+        if known["format"] != FORMAT:
+            raise ModelError(f"checkpoint {self.folder} is of format {known['format']}; this is format {FORMAT}")
+        if known["pipeline"] != pipeline:
+            raise ModelError(
+                f"checkpoint {self.folder} is of pipeline {known['pipeline']!r}, not of {pipeline!r}; choose another"
+            )
+        for name, now in described.items():
+            before = known["parts"].get(name, now)
+            changed = [what for what in sorted({*before, *now}) if before.get(what) != now.get(what)]
+            if changed:
+                what = changed[0]
+                raise ModelError(
+                    f"{name} cannot go on from checkpoint {self.folder}: its {what} was\n    {before.get(what)}\n"
+                    f"and is now\n    {now.get(what)}\n"
+                    "Give it another name to start it from here, choose another checkpoint to start all over, "
+                    "or go back to what it was."
+                )
+
+
+def _described(part: Part) -> dict[str, str]:
+    """What must stay, in words."""
+    if not isinstance(part.of, Query):
+        return {"stream": stream_as_text(part.of)}
+    query = part.of
+    return {
+        "stream": _without_waiting(stream_as_text(query.stream)),
+        "keys": ", ".join(query.keys),
+        "window": str(query.windowing),
+        "trigger": _NUMBERS.sub("n", str(query.trigger)),
+        "mode": str(query.mode),
+        "aggregates": ", ".join(f"{computed.name}={computed.aggregate}" for computed in query.computed),
+    }
+
+
+def _without_waiting(stream: str) -> str:
+    """How long an event time waits may change; which column it is may not."""
+    return re.sub(r"^(\s*event time\s+[^,\n]+).*$", r"\1", stream, flags=re.MULTILINE)

@@ -1,0 +1,286 @@
+"""The edge inside a Spark task: splits of sources in, messages to the shards out.
+
+A bundle is decoded once and taken in by every output that reads its source. One that DuckDB fails on is taken in by
+pieces, down to the rows that have no value somewhere: these become dead letters, and the rest go on.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millrace.edge.decode import JsonDecoder
+from millrace.edge.fused import PLACE, Fused, columns_read
+from millrace.log.bundle import Bundle, Split, Times
+from millrace.model.arrow import arrow_type
+from millrace.model.duration import BEGINNING_OF_TIME
+from millrace.model.query import Query
+from millrace.model.rows import Rows
+from millrace.model.stream import Source, event_times, sources
+from millrace.model.watermark import Seen
+from millrace.model.window import Custom
+from millrace.panes.advance import Panes
+from millrace.panes.blobs import to_bytes
+from millrace.panes.hashing import hash_keys
+from millrace.panes.lift import lift
+from millrace.panes.store import stack
+from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_PART, PARTIALS, ROWS, Message, Told
+from millrace.spark.plan import Packed, Part, Plan
+
+_ROW_BY_ROW = 512
+"""From how few rows on the bad ones are looked for one by one."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """What a task has for one output so far."""
+
+    rows: list[pa.Table] = field(default_factory=list)
+    seen: dict[int, Seen] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Letters:
+    """Records that a task sets aside."""
+
+    source: Source
+    bundle: Bundle
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    places: set[int] = field(default_factory=set)
+
+    def add(self, place: int, reason: str) -> None:
+        """Set a record aside, once, however many outputs it does not suit."""
+        if place in self.places:
+            return
+        self.places.add(place)
+        texts, rows = self.bundle.texts, self.bundle.rows
+        if texts is not None:
+            value = texts[place].as_py()
+        else:
+            value = json.dumps(rows.slice(place, 1).to_pylist()[0], default=str)  # type: ignore[union-attr]
+        self.rows.append(
+            {
+                "source": self.source.name,
+                "origin": self.bundle.origin,
+                "offset": int(self.bundle.offsets[place]),
+                "reason": reason,
+                "value": None if value is None else value.strip(),
+            }
+        )
+
+
+class Edge:
+    """The edge of a plan, made ready to read splits."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Compile what is fused."""
+        self.plan = plan
+        self._panes = [Panes(part.of) if isinstance(part.of, Query) else None for part in plan.parts]
+        self._readers = [Reading(plan, source) for source in plan.sources]
+
+    def messages(self, splits: Sequence[tuple[int, Split]], times: dict[int, Times], task: int) -> list[Message]:
+        """What the shards are to know of some splits, each of a source by its number; times are the parts'."""
+        began = time.process_time()
+        sent = {number: Sent() for number in times}
+        letters: list[dict[str, Any]] = []
+        rows = 0
+        for number, split in splits:
+            bundle = split.read()
+            rows += len(bundle)
+            letters += self._readers[number].take(bundle, sent)
+        return list(self._packed(sent, times, letters, task, rows, time.process_time() - began))
+
+    def _packed(
+        self, sent: dict[int, Sent], times: dict[int, Times], letters: list[dict[str, Any]], task: int, rows: int,
+        spent: float,
+    ) -> Iterator[Message]:  # fmt: skip
+        place = task << 32
+        for number, made in sent.items():
+            panes = self._panes[number]
+            told = Told(times[number], made.seen)
+            if panes is None:
+                for table in made.rows:
+                    place += 1
+                    if len(table):
+                        yield Message(0, number, place, ROWS, payload=to_bytes(table))
+            else:
+                yield from by_shard(panes, number, place, made.rows, told, self.plan.shards)
+        if letters:
+            table = pa.Table.from_pylist(letters, DEAD_LETTERS)
+            yield Message(0, NO_PART, place, DEAD, payload=to_bytes(table))
+        counted = Told(Times(0, 0), rows=rows, spent=spent)
+        yield Message(0, NO_PART, place, PARTIALS, counted.to_json())
+
+
+class Reading:
+    """One source, and the outputs that are fused to it."""
+
+    def __init__(self, plan: Plan, source: Source) -> None:
+        """Compile what is fused."""
+        self._source = source
+        fused = [(number, plan.parts[number]) for number in plan.fused]
+        self._takers = [Taker(number, part, source) for number, part in fused if source in sources(part.stream)]
+        self._decoder: JsonDecoder | None = None
+        self._wanted = {name for _, part in fused for name in columns_read(part.of)}
+
+    def take(self, bundle: Bundle, sent: dict[int, Sent]) -> list[dict[str, Any]]:
+        """Take in a bundle for every output; the dead letters."""
+        letters = Letters(self._source, bundle)
+        if not len(bundle):
+            return []
+        rows = bundle.rows
+        places = np.arange(len(bundle))
+        if rows is None:
+            if self._decoder is None:
+                self._decoder = JsonDecoder(self._source.schema, self._wanted)
+            rows, places = decoded(self._decoder, letters)
+        rows = rows.append_column(PLACE, pa.array(places))
+        for name in self._source.schema.names:
+            if name not in rows.column_names:  # it was not wanted
+                rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
+        for taker in self._takers:
+            taker.take(rows, sent[taker.number], letters)
+        return letters.rows
+
+
+class Taker:
+    """One output, fused to one source."""
+
+    def __init__(self, number: int, part: Part, source: Source) -> None:
+        """Compile the statement. Raises CannotFuseError if there is none."""
+        self.number = number
+        self._part, self._source = part, source
+        self._fused = Fused(part.of, source)
+        node = self._fused.event_time
+        nodes = [id(each) for each in event_times(part.stream)]
+        self._node = None if node is None else nodes.index(id(node))
+        self._panes = Panes(part.of) if isinstance(part.of, Query) and self._fused.lifts else None
+
+    def take(self, rows: pa.Table, sent: Sent, letters: Letters) -> None:
+        """Take in rows, by pieces if that is what it takes."""
+        if not len(rows):
+            return
+        try:
+            taken = self._fused.take(rows)
+        except duckdb.Error as error:
+            self._take_pieces(rows, sent, letters, str(error).splitlines()[0])
+            return
+        if self._panes is not None:
+            if len(taken.rows):
+                sent.rows.append(lifted(self._panes, taken.rows))
+        elif len(taken.rows):
+            sent.rows.append(taken.rows)
+        self._see(taken.seen, sent)
+        for place in taken.timeless:
+            letters.add(place, f"event time {self._fused.event_time.column} is NULL")  # type: ignore[union-attr]
+
+    def _take_pieces(self, rows: pa.Table, sent: Sent, letters: Letters, error: str) -> None:
+        bad = {} if len(rows) > _ROW_BY_ROW else self._without_value(rows)
+        if bad:
+            for place, reason in bad.items():
+                self._set_aside(rows, place, reason, sent, letters)
+            good = [place not in bad for place in rows[PLACE].to_pylist()]
+            self.take(rows.filter(pa.array(good)), sent, letters)
+        elif len(rows) == 1:
+            self._set_aside(rows, rows[PLACE][0].as_py(), error, sent, letters)
+        else:
+            half = len(rows) // 2
+            self.take(rows.slice(0, half), sent, letters)
+            self.take(rows.slice(half), sent, letters)
+
+    def _set_aside(self, rows: pa.Table, place: int, reason: str, sent: Sent, letters: Letters) -> None:
+        """A row that fails after its event time was read has still told the time."""
+        letters.add(place, reason)
+        only = rows.slice(int(np.searchsorted(rows[PLACE].to_numpy(), place)), 1)
+        try:
+            self._see(self._fused.seen(only), sent)
+        except duckdb.Error:
+            return
+
+    def _without_value(self, rows: pa.Table) -> dict[int, str]:
+        """The rows that the reference has no value for, and why."""
+        tables = {name.removeprefix("__table_"): table.to_pylist() for name, table in self._fused.tables.items()}
+        slow = Rows(self._part.stream, tables, 0)
+        bad = {}
+        for row in rows.to_pylist():
+            place = row.pop(PLACE)
+            for made in slow.take([row], self._source.name, BEGINNING_OF_TIME, 0):
+                if isinstance(self._part.of, Query):
+                    slow.arguments(made, self._part.of.computed)
+            if slow.dead:
+                bad[place] = slow.dead[0].reason
+                slow.dead.clear()
+        return bad
+
+    def _see(self, seen: Seen, sent: Sent) -> None:
+        if self._node is not None:
+            sent.seen[self._node] = sent.seen.get(self._node, Seen()) + seen
+
+
+def decoded(decoder: JsonDecoder, letters: Letters) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """The rows of a bundle of texts and their places in it; what does not fit is set aside."""
+    rows, misfits = decoder.decode(letters.bundle.texts)
+    for misfit in misfits:
+        letters.add(misfit.place, misfit.reason)
+    return rows, np.delete(np.arange(len(letters.bundle)), [misfit.place for misfit in misfits])
+
+
+def by_shard(
+    panes: Panes, number: int, place: int, partials: list[pa.Table], told: Told, shards: int
+) -> Iterator[Message]:
+    """A message to each shard, with the partials of its keys."""
+    text = told.to_json()
+    if not partials:
+        for shard in range(shards):
+            yield Message(shard, number, place, PARTIALS, text)
+        return
+    whole = stack(partials).combine_chunks()
+    hashes = hash_keys([whole[name].chunk(0) for name in panes.keys], len(whole))
+    owners = hashes % np.uint64(shards)
+    for shard in range(shards):
+        own = whole if shards == 1 else whole.filter(pa.array(owners == shard))
+        yield Message(shard, number, place, PARTIALS, text, to_bytes(own) if len(own) else None)
+
+
+def lifted(panes: Panes, rows: pa.Table) -> pa.Table:
+    """Rows that are not aggregated yet, as partials."""
+    query = panes.query
+    rows = rows.combine_chunks()
+    at = rows["at"].to_numpy().astype(np.int64)
+    keys = [
+        _typed(rows[key], query.stream.schema.type_of(name)) for key, name in zip(panes.keys, query.keys, strict=True)
+    ]
+    arguments = [
+        [_typed(rows[f"a{n}_{p}"], argument.type) for p, argument in enumerate(computed.arguments)]
+        for n, computed in enumerate(query.computed)
+    ]
+    windows = None
+    if isinstance(query.windowing, Custom):
+        names = query.stream.schema.names
+        given = rows.select([f"row_{name}" for name in names]).rename_columns(names).to_pylist()
+        assigned = [query.windowing.assign(when, row) for when, row in zip(at.tolist(), given, strict=True)]
+        kind = pa.list_(pa.int64())
+        windows = (
+            pa.array([[window.start for window in each] for each in assigned], kind),
+            pa.array([[window.end for window in each] for each in assigned], kind),
+        )
+    return lift(panes, keys, at, arguments, windows)
+
+
+@lru_cache(8)
+def edge_of(packed: Packed) -> Edge:
+    """The edge of a plan, compiled once in a worker."""
+    return Edge(packed.plan)
+
+
+def _typed(column: pa.ChunkedArray, type: str) -> pa.Array:
+    kind = arrow_type(type)
+    whole = column.combine_chunks()
+    return whole if kind is None else whole.cast(kind)

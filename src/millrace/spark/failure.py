@@ -1,0 +1,15 @@
+"""What went wrong in a worker, as the user should read it."""
+
+import re
+
+from pyspark.errors import PySparkException
+
+from millrace.model.errors import ModelError
+
+_OURS = re.compile(r"millrace\.model\.errors\.ModelError: (.*(?:\n    .*)*)")
+
+
+def plain_error(error: PySparkException) -> Exception:
+    """A mistake that a worker found, without the stack of two machines around it; else the error as it is."""
+    found = _OURS.search(str(error))
+    return ModelError(found[1].strip()) if found else error

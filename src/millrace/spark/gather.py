@@ -1,0 +1,61 @@
+"""What the shards of a micro-batch said, put together on the driver."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.model.query import Query
+from millrace.panes.blobs import from_bytes
+from millrace.spark.answers import answers, arrow_schema, schema_of
+from millrace.spark.messages import DEAD, DEAD_LETTERS, PANES, PARTIALS, ROWS, STATUS, Told
+from millrace.spark.plan import Part, Plan
+from millrace.spark.progress import BatchProgress, part_progress
+from millrace.spark.shards import Status
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The messages of all shards, in order."""
+
+    plan: Plan
+    messages: list[dict[str, Any]]
+
+    @cached_property
+    def answers(self) -> Mapping[str, pa.Table]:
+        """What each output answers."""
+        return {part.name: self._of(number, part) for number, part in enumerate(self.plan.parts)}
+
+    @cached_property
+    def dead_letters(self) -> pa.Table:
+        """The records that were set aside."""
+        letters = [from_bytes(each["payload"]) for each in self.messages if each["kind"] == DEAD]
+        return pa.concat_tables(letters) if letters else DEAD_LETTERS.empty_table()
+
+    def progress(self, batch: int, phases: Mapping[str, float]) -> BatchProgress:
+        """The event of a micro-batch that spent its seconds like that."""
+        statuses = [Status(**json.loads(each["told"])) for each in self.messages if each["kind"] == STATUS]
+        told = [Told.from_json(each["told"]) for each in self.messages if each["kind"] == PARTIALS]
+        parts = {
+            part.name: part_progress((each for each in statuses if each.part == number), len(self.answers[part.name]))
+            for number, part in enumerate(self.plan.parts)
+        }
+        spent = {"edge": sum(each.spent for each in told), "panes": sum(each.spent for each in statuses)}
+        rows, dead = sum(each.rows for each in told), len(self.dead_letters)
+        return BatchProgress(batch, rows, sum(phases.values()), dead, parts, {**phases, **spent})
+
+    def _of(self, number: int, part: Part) -> pa.Table:
+        schema = arrow_schema(schema_of(part.of))
+        kind = PANES if isinstance(part.of, Query) else ROWS
+        said = [from_bytes(each["payload"]) for each in self.messages if (each["part"], each["kind"]) == (number, kind)]
+        tables = [answers(part.of, table) if isinstance(part.of, Query) else table.cast(schema) for table in said]
+        return pa.concat_tables(tables or [schema.empty_table()])
+
+
+def gather(plan: Plan, messages: pa.Table) -> Gathered:
+    """Put the messages of all shards in order."""
+    ordered = messages.sort_by([("part", "ascending"), ("place", "ascending"), ("shard", "ascending")])
+    return Gathered(plan, ordered.to_pylist())

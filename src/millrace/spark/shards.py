@@ -1,0 +1,189 @@
+"""A shard: the state of some keys of every output, advanced by the messages of a micro-batch.
+
+Spark keeps the state as blobs in its own store and calls the shard once a micro-batch. What a shard held last stays in
+the worker; if the store has the same writing of it, which one small read tells, nothing else is read.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from millrace.log.bundle import together
+from millrace.model.query import Query
+from millrace.model.stream import event_times
+from millrace.model.watermark import Progress, Seen, combine
+from millrace.panes import blobs
+from millrace.panes.advance import Panes, State
+from millrace.panes.blobs import Changes, Kept, from_bytes, to_bytes
+from millrace.panes.store import stack
+from millrace.spark.crash import reach
+from millrace.spark.messages import NO_PART, PANES, PARTIALS, STATUS, Message, Told
+from millrace.spark.plan import Packed, Part, Plan
+
+_TIME = "time"
+_SHARDS_KEPT = 64
+"""How many shards a worker keeps in memory."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """What a shard knows of one output."""
+
+    kept: Kept
+    progress: tuple[Progress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How one output of a shard is after a micro-batch."""
+
+    part: int
+    watermark: int
+    now: int
+    groups: int
+    """How many (key, window) are open."""
+    bytes: int
+    dropped: int
+    """Elements that came too late, since the start."""
+    spent: float
+    """How many seconds of a core the micro-batch took."""
+    rows: int = 0
+    edge: float = 0.0
+    """For the edge, not for a part: how many records tasks read, and how many seconds of a core that took."""
+
+
+class PartPanes:
+    """One query of a plan, made ready to be advanced by messages."""
+
+    def __init__(self, number: int, part: Part) -> None:
+        """Compile the query."""
+        assert isinstance(part.of, Query)
+        self.number, self.name = number, part.name
+        self._panes = Panes(part.of)
+        self._nodes = [node.estimator for node in event_times(part.stream)]
+
+    def advance(
+        self, before: Held | None, messages: Sequence[Message]
+    ) -> tuple[State, tuple[Progress, ...], bytes | None]:
+        """Take in what tasks sent: the state after it, and the panes if there are any."""
+        told = [Told.from_json(message.told or "") for message in messages]
+        times = together([each.times for each in told])
+        state = State(now=times.before) if before is None else before.kept.state
+        progress = tuple(Progress(active=times.before) for _ in self._nodes) if before is None else before.progress
+        sent = [from_bytes(message.payload) for message in messages if message.payload is not None]
+        seen = [sum((each.seen[n] for each in told if n in each.seen), Seen()) for n in range(len(self._nodes))]
+        # The rows come before the clock moves; the watermark is looked at when it has.
+        nodes = zip(self._nodes, progress, seen, strict=True)
+        progress = tuple(estimator.observe(so_far, bundle, state.now) for estimator, so_far, bundle in nodes)
+        watermark = state.watermark if times.watermark is None else times.watermark
+        if times.watermark is None and self._nodes:
+            watermark = combine(list(zip(self._nodes, progress, strict=True)), times.now)
+        state, tables = self._panes.advance(state, stack(sent) if sent else None, watermark, times.now)
+        said = [table for table in tables if len(table)]
+        return state, progress, to_bytes(stack(said)) if said else None
+
+
+class Shard:
+    """All queries of a plan, for the keys of one shard."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Compile the queries."""
+        self._parts = {
+            number: PartPanes(number, part) for number, part in enumerate(plan.parts) if isinstance(part.of, Query)
+        }
+
+    def advance(
+        self, messages: Iterable[Message], read: Callable[[str, Held | None], Held | None],
+        write: Callable[[str, Changes], None], known: dict[str, Held],
+    ) -> Iterator[Message]:  # fmt: skip
+        """Take in the messages of a micro-batch. What does not concern the queries passes through."""
+        by_part: dict[int, list[Message]] = {}
+        for message in sorted(messages, key=lambda each: each.place):
+            if message.kind == PARTIALS and message.part != NO_PART:
+                by_part.setdefault(message.part, []).append(message)
+            else:
+                yield message
+        for number, sent in by_part.items():
+            began = time.process_time()
+            part = self._parts[number]
+            before = read(part.name, known.get(part.name))
+            reach("state read")
+            state, progress, panes = part.advance(before, sent)
+            kept, changes = blobs.write(None if before is None else before.kept, state, uuid.uuid4().hex)
+            times = json.dumps([asdict(each) for each in progress]).encode()
+            write(part.name, replace(changes, put={**changes.put, _TIME: times}))
+            known[part.name] = Held(kept, progress)
+            reach("state written")
+            if panes is not None:
+                yield Message(sent[0].shard, number, 0, PANES, payload=panes)
+            status = Status(
+                number, state.watermark, state.now, len(state.groups), _size(state), state.dropped,
+                time.process_time() - began,
+            )  # fmt: skip
+            yield Message(sent[0].shard, number, 0, STATUS, json.dumps(asdict(status)))
+
+
+class ShardProcessor(StatefulProcessor):
+    """A shard as Spark calls it."""
+
+    def __init__(self, packed: Packed, run: str) -> None:
+        """Open nothing yet, as this travels to the workers. `run` tells checkpoints apart."""
+        self._packed, self._run = packed, run
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Name the state."""
+        self._blobs = handle.getMapState("blobs", "name STRING", "data BINARY")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        """A micro-batch of a shard."""
+        shard = _shard_of(self._packed)
+        known = _known(self._run, int(key[0]))
+        messages = [Message(int(key[0]), row.part, row.place, row.kind, row.told, row.payload) for row in rows]
+        for made in shard.advance(messages, self._read, self._write, known):
+            payload = None if made.payload is None else bytes(made.payload)
+            yield Row(
+                shard=made.shard, part=made.part, place=made.place, kind=made.kind, told=made.told, payload=payload
+            )
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _read(self, part: str, known: Held | None) -> Held | None:
+        def fetch(name: str) -> bytes | None:
+            found = self._blobs.getValue((f"{part}/{name}",))
+            return None if found is None else bytes(found[0])
+
+        kept = blobs.read(fetch, None if known is None else known.kept)
+        if kept is None or (known is not None and kept is known.kept):
+            return known if kept is not None else None
+        times = json.loads(fetch(_TIME) or b"[]")
+        lags = [{**each, "lags": tuple(map(tuple, each["lags"]))} for each in times]
+        return Held(kept, tuple(Progress(**each) for each in lags))
+
+    def _write(self, part: str, changes: Changes) -> None:
+        for name, data in changes.put.items():
+            self._blobs.updateValue((f"{part}/{name}",), (data,))
+        for name in changes.remove:
+            self._blobs.removeKey((f"{part}/{name}",))
+
+
+@lru_cache(8)
+def _shard_of(packed: Packed) -> Shard:
+    return Shard(packed.plan)
+
+
+@lru_cache(_SHARDS_KEPT)
+def _known(run: str, shard: int) -> dict[str, Held]:
+    """What this worker holds of a shard, by output."""
+    return {}
+
+
+def _size(state: State) -> int:
+    return sum(segment.rows.nbytes for store in (state.groups, state.arrivals) for segment in store.segments)

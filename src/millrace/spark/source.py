@@ -1,0 +1,330 @@
+"""All sources of a pipeline as one Spark data source, with the fused edge inside of it.
+
+An offset holds the position of every source and the clock. It is what Spark logs before a micro-batch, so a batch that
+is run again reads the same records at the same time. Spark sees messages to shards, never a raw row.
+"""
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from millrace.edge.decode import JsonDecoder
+from millrace.log.bundle import Split, Times
+from millrace.log.files import SPLIT, Files
+from millrace.log.script import Script
+from millrace.model.errors import refuse
+from millrace.model.query import Query
+from millrace.model.stream import Source, event_times, sources
+from millrace.panes.arms import compile_trigger
+from millrace.spark.answers import arrow_schema
+from millrace.spark.crash import reach
+from millrace.spark.edge import Letters, decoded, edge_of
+from millrace.spark.messages import TO_SHARD, to_batch
+from millrace.spark.native import CARRIED, CONTROL, OFFSET, ORIGIN, messages_of
+from millrace.spark.plan import Packed, Part, Plan
+
+TICK = 200_000
+"""How many microseconds pass, at least, between micro-batches that only let the clock advance."""
+
+
+@dataclass(slots=True)
+class Task(InputPartition):
+    """What one task reads."""
+
+    number: int
+    splits: list[tuple[int, Split]]
+    times: dict[int, Times]
+    """Of each output that the task has something to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What one Spark source is for: several fused outputs, or one source of a native one, whose rows it gives."""
+
+    packed: Packed
+    cores: int
+    parts: tuple[int, ...]
+    source: int | None = None
+
+    @property
+    def sources(self) -> list[int]:
+        """The numbers of the sources that are read."""
+        plan = self.packed.plan
+        if self.source is not None:
+            return [self.source]
+        return [plan.sources.index(source) for source in plan.read_by(self.parts)]
+
+    @property
+    def journal(self) -> str:
+        """By which the journals of its sources are told from those of others."""
+        return "fused" if self.source is None else self.packed.plan.parts[self.parts[0]].name
+
+
+class Reader:
+    """Sources of a plan, by offset."""
+
+    def __init__(self, reads: Reads) -> None:
+        """Open the sources."""
+        self._plan, self._reads = reads.packed.plan, reads
+        self._sources = {
+            _key(self._plan.sources[number]): _open(self._plan.sources[number], self._plan, reads.journal)
+            for number in reads.sources
+        }
+        self._ticks = any(goes_by_clock(self._plan.parts[number]) for number in reads.parts)
+        self._target: dict[str, int] | None = None
+
+    def start(self) -> dict[str, Any]:
+        """The offset before anything."""
+        return {"now": _clock(), "at": dict.fromkeys(self._sources, 0)}
+
+    def end(self) -> dict[str, Any]:
+        """The offset after all that is there now."""
+        at = {key: source.latest(0, everything=True) for key, source in self._sources.items()}
+        return {"now": _clock(), "at": at}
+
+    def stop_at_the_end(self) -> None:
+        """Go no further than to what is there now."""
+        self._target = self.end()["at"]
+
+    def latest(self, start: dict[str, Any]) -> dict[str, Any]:
+        """The offset after the next micro-batch; the same if there is none to run."""
+        at = {}
+        for key, source in self._sources.items():
+            position = start["at"].get(key, 0)
+            at[key] = source.latest(position)
+            if self._target is not None:
+                at[key] = max(position, min(at[key], self._target[key]))
+        now = max(start["now"], _clock())
+        moved = at != {**dict.fromkeys(at, 0), **start["at"]}
+        if not moved and (self._target is not None or not self._ticks or now < start["now"] + TICK):
+            return start
+        return {"now": now, "at": at}
+
+    def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
+        """What is read between two offsets, in about equal parts, and in the order of arrival."""
+        splits: list[tuple[int, Split]] = []
+        for number in self._reads.sources:
+            source = self._plan.sources[number]
+            splits += [(number, split) for split in self._splits(source, *self._between(source, start, end))]
+        times = {number: self._times(self._plan.parts[number], start, end) for number in self._reads.parts}
+        shares = _shares(splits, self._reads.cores) or [[]]
+        tasks = [Task(number, share, self._read_by(share, times)) for number, share in enumerate(shares)]
+        tasks[0].times = times  # the clock is told to every output, also to those that nothing came for
+        return tasks
+
+    def _splits(self, source: Source, start: int, end: int) -> Sequence[Split]:
+        reader = self._sources[_key(source)]
+        if start == end:
+            return ()
+        if isinstance(reader, Script):
+            return reader.splits(start, end, source.schema, source.name)
+        return reader.splits(start, end)
+
+    def _between(self, source: Source, start: dict[str, Any], end: dict[str, Any]) -> tuple[int, int]:
+        return start["at"].get(_key(source), 0), end["at"].get(_key(source), 0)
+
+    def _read_by(self, share: list[tuple[int, Split]], times: dict[int, Times]) -> dict[int, Times]:
+        read = {self._plan.sources[number] for number, _ in share}
+        return {n: at for n, at in times.items() if read & set(sources(self._plan.parts[n].stream))}
+
+    def _times(self, part: Part, start: dict[str, Any], end: dict[str, Any]) -> Times:
+        """The clock of an output: that of its scripts, if it has any."""
+        for source in sources(part.stream):
+            reader = self._sources.get(_key(source))
+            scripted = reader.times(*self._between(source, start, end)) if isinstance(reader, Script) else None
+            if scripted is not None:
+                return scripted
+        return Times(start["now"], end["now"])
+
+
+def read_messages(spark: SparkSession, packed: Packed, stream: bool) -> DataFrame:
+    """What the edge sends to the shards, for all outputs: fused ones in one source, each other natively."""
+    plan = packed.plan
+    frames = []
+    if plan.fused:
+        frames.append(_load(spark, TO_SHARD, Reads(packed, _cores(spark), plan.fused), stream))
+    for number in sorted(set(range(len(plan.parts))) - set(plan.fused)):
+        rows = {}
+        for source in sources(plan.parts[number].stream):
+            columns = ", ".join(f"`{column.name}` {column.type}" for column in source.schema)
+            reads = Reads(packed, _cores(spark), (number,), plan.sources.index(source))
+            rows[source.name] = _load(spark, f"{columns}, {CARRIED}", reads, stream)
+        frames.append(messages_of(spark, packed, number, rows))
+    return reduce(DataFrame.union, frames)
+
+
+def _load(spark: SparkSession, schema: str, reads: Reads, stream: bool) -> DataFrame:
+    name = f"millrace_{uuid.uuid4().hex}"  # Spark has one name for one source, in all sessions
+    spark.dataSource.register(_data_source(name, schema, reads))
+    return (spark.readStream if stream else spark.read).format(name).load()
+
+
+def _data_source(called: str, columns: str, reads: Reads) -> type[DataSource]:
+    class Sources(DataSource):
+        """The sources of a plan, as Spark asks for them."""
+
+        @classmethod
+        def name(cls) -> str:
+            return called
+
+        def schema(self) -> str:
+            return columns
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return BatchReader(reads)
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+            return StreamReader(reads)
+
+    return Sources
+
+
+def _cores(spark: SparkSession) -> int:
+    return spark.sparkContext.defaultParallelism
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The sources of a plan as Spark asks for them, on the driver and in tasks."""
+
+    def __init__(self, reads: Reads) -> None:
+        """Open nothing yet, as this also travels to tasks."""
+        self._reads = reads
+        self._opened: Reader | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802, D102
+        return self._reader().start()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802, D102
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802, D102
+        self._reader().stop_at_the_end()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, D102
+        latest = self._reader().latest(start)
+        reach("offsets planned")
+        return latest
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: D102
+        return self._reader().tasks(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: D102
+        return _read(self._reads, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:  # noqa: D102
+        reach("offsets committed")
+
+    def _reader(self) -> Reader:
+        if self._opened is None:
+            self._opened = Reader(self._reads)
+        return self._opened
+
+
+class BatchReader(DataSourceReader):
+    """The same, all of it at once."""
+
+    def __init__(self, reads: Reads) -> None:
+        """Open nothing yet, as this also travels to tasks."""
+        self._reads = reads
+
+    def partitions(self) -> Sequence[InputPartition]:  # noqa: D102
+        reader = Reader(self._reads)
+        return reader.tasks(reader.start(), reader.end())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: D102
+        return _read(self._reads, partition)
+
+
+def goes_by_clock(part: Part) -> bool:
+    """Whether something may happen to an output without any input."""
+    if not isinstance(part.of, Query):
+        return False
+    idle = any(node.estimator.idle is not None for node in event_times(part.stream))
+    return idle or compile_trigger(part.of.trigger).uses_clock
+
+
+def _read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:
+    assert isinstance(task, Task)
+    if reads.source is None:
+        messages = edge_of(reads.packed).messages(task.splits, task.times, task.number)
+        reach("bundle read")
+        yield to_batch(messages, reads.packed.plan.labels)
+    else:
+        yield from _rows(reads.packed.plan.sources[reads.source], task)
+
+
+def _rows(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
+    """The rows of a source as they are, and one that brings the clock and what was set aside."""
+    began = time.process_time()
+    schema = arrow_schema(source.schema)
+    for name, kind in ((ORIGIN, pa.string()), (OFFSET, pa.int64()), (CONTROL, pa.string())):
+        schema = schema.append(pa.field(name, kind))
+    letters: list[dict[str, Any]] = []
+    read = 0
+    for _, split in task.splits:
+        bundle = split.read()
+        read += len(bundle)
+        aside = Letters(source, bundle)
+        rows, places = bundle.rows, np.arange(len(bundle))
+        if rows is None:
+            rows, places = decoded(JsonDecoder(source.schema), aside)
+        letters += aside.rows
+        carried = [pa.array([bundle.origin] * len(rows)), pa.array(bundle.offsets[places]), pa.nulls(len(rows))]
+        columns = [rows[name] for name in source.schema.names] + carried
+        whole = pa.table(
+            [column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+        )
+        yield from whole.to_batches(max_chunksize=100_000)
+    for times in task.times.values():
+        told = [times.before, times.now, times.watermark]
+        spent = time.process_time() - began
+        control = json.dumps({"times": told, "letters": letters, "rows": read, "spent": spent})
+        yield pa.RecordBatch.from_pylist([{CONTROL: control}], schema)
+
+
+def _open(source: Source, plan: Plan, journal: str) -> Files | Script:
+    if source.kind == "memory":
+        if source.name not in plan.scripts:
+            raise refuse(f"source {source.name!r} has no rows to read; give it a script", source.place)
+        return plan.scripts[source.name]
+    if source.kind == "files":
+        name = hashlib.sha256(f"{journal} {source.name}".encode()).hexdigest()[:16]
+        return Files(source, Path(plan.folder or "") / "sources" / f"{name}.jsonl")
+    raise refuse(f"{source.kind} {source.name!r} cannot be read yet", source.place)
+
+
+def _key(source: Source) -> str:
+    return f"{source.kind} {source.name}"
+
+
+def _shares(splits: list[tuple[int, Split]], cores: int) -> list[list[tuple[int, Split]]]:
+    """Splits in as many runs as there are cores, or more, so that none is much larger than a split may be."""
+    total = sum(split.size for _, split in splits)
+    most = max(ceil(total / max(cores, ceil(total / SPLIT))), 1) if splits else 1
+    shares: list[list[tuple[int, Split]]] = []
+    held = 0
+    for number, split in splits:
+        if not shares or held + split.size / 2 > most:
+            shares.append([])
+            held = 0
+        shares[-1].append((number, split))
+        held += split.size
+    return shares
+
+
+def _clock() -> int:
+    return time.time_ns() // 1000

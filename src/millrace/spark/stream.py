@@ -1,0 +1,133 @@
+"""The stream host: a pipeline in micro-batches, on Spark Structured Streaming.
+
+One Spark query runs the whole pipeline. Its source is `source`, whose tasks send messages to shards; the shards are
+`shards`, in `transformWithState`; what they say goes to the writers, once the whole micro-batch has said it.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from millrace.log.script import Script
+from millrace.model.duration import SECOND, Duration, parse_duration
+from millrace.model.errors import refuse
+from millrace.model.pipeline import Pipeline
+from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.failure import plain_error
+from millrace.spark.gather import gather
+from millrace.spark.messages import FROM_SHARD
+from millrace.spark.outputs import check_sources, parts_of, writers_of
+from millrace.spark.plan import Plan
+from millrace.spark.progress import BatchProgress
+from millrace.spark.session import labels_of, streaming
+from millrace.spark.shards import ShardProcessor
+from millrace.spark.source import read_messages
+from millrace.spark.writers import Delivery, FileWriter, Writer, parse_guarantee
+
+OnBatch = Callable[[BatchProgress, Mapping[str, pa.Table]], None]
+"""What is called after each micro-batch, with how it went and what it answered."""
+
+
+class Run:
+    """A pipeline that runs."""
+
+    def __init__(
+        self, plan: Plan, delivery: Delivery, writers: Mapping[str, Writer], letters: Writer, on_batch: OnBatch | None
+    ) -> None:
+        """Everything but Spark's query, which `start` adds."""
+        self._plan, self._delivery, self._writers, self._letters = plan, delivery, writers, letters
+        self._on_batch = on_batch
+        self._failure: BaseException | None = None
+        self.query: StreamingQuery
+
+    def wait(self, timeout: int | None = None) -> bool:
+        """Wait for the end, at most so many seconds; whether it has come. Raises what went wrong, if something did."""
+        try:
+            ended = self.query.awaitTermination() if timeout is None else self.query.awaitTermination(timeout)
+        except PySparkException as error:
+            failure = self._failure or error
+            raise plain_error(failure) if isinstance(failure, PySparkException) else failure from None
+        return ended is not False
+
+    def stop(self) -> None:
+        """End it. A micro-batch that is cut off by this is run again the next time."""
+        self.query.stop()
+
+    def take_batch(self, frame: DataFrame, batch: int) -> None:
+        """What Spark calls with what the shards of a micro-batch say."""
+        try:
+            self._take(frame, batch)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _take(self, frame: DataFrame, batch: int) -> None:
+        began = time.monotonic()
+        # Also a batch whose answers are there already has to run, as the state is its work too.
+        gathered = gather(self._plan, frame.toArrow())
+        ran = time.monotonic()
+        outputs = {self._writers[name]: table for name, table in gathered.answers.items()}
+        self._delivery.deliver(batch, {**outputs, self._letters: gathered.dead_letters})
+        if self._on_batch is not None:
+            phases = {"run": ran - began, "write": time.monotonic() - ran}
+            self._on_batch(gathered.progress(batch, phases), gathered.answers)
+
+
+def start(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    checkpoint: str | Path,
+    *,
+    store: str | Path | None = None,
+    guarantee: str = "exactly-once",
+    interval: Duration | None = None,
+    until_caught_up: bool = False,
+    shards: int | None = None,
+    scripts: Mapping[str, Script] | None = None,
+    fuse: bool = True,
+    on_batch: OnBatch | None = None,
+) -> Run:
+    """Run a pipeline in micro-batches, going on from its checkpoint if it has one.
+
+    Views go to tables of the SQLite database `store`, which is in the checkpoint if none is given. A micro-batch is
+    run as soon as there is something to do, or every `interval`. With `until_caught_up` it ends by itself when all
+    that is there has been taken in. With `fuse=False` the edge is Spark's own plan even where it could be fused.
+    """
+    promised = parse_guarantee(guarantee)
+    given = scripts or {}
+    parts = parts_of(pipeline)
+    check_sources(pipeline, given)
+    period = None if interval is None else parse_duration(interval, "interval")
+    if until_caught_up and period is not None:
+        raise refuse("until_caught_up takes all there is at once; leave interval= out")
+    kept = Checkpoint(Path(checkpoint).absolute())
+    labels = kept.open(pipeline.name, parts, labels_of(spark, shards or spark.sparkContext.defaultParallelism))
+    plan = Plan(tuple(parts.values()), labels, str(kept.folder), given, fuse)
+    writers = writers_of(pipeline, Path(store) if store else kept.folder / "views.db")
+    letters = FileWriter(str(kept.dead_letters), "json")
+    run = Run(plan, Delivery(pipeline.name, promised, kept.begun), writers, letters, on_batch)
+
+    packed = plan.pack()
+    frame = (
+        read_messages(streaming(spark, plan.shards), packed, stream=True)
+        .groupBy("shard")
+        .transformWithState(
+            ShardProcessor(packed, hashlib.sha256(str(kept.folder).encode()).hexdigest()),
+            FROM_SHARD,
+            outputMode="append",
+            timeMode="none",
+        )
+    )
+    writer = frame.writeStream.option("checkpointLocation", str(kept.spark)).outputMode("append")
+    if until_caught_up:
+        writer = writer.trigger(availableNow=True)
+    elif period is not None:
+        writer = writer.trigger(processingTime=f"{period / SECOND} seconds")
+    run.query = writer.foreachBatch(run.take_batch).queryName(pipeline.name).start()
+    return run

@@ -1,0 +1,244 @@
+"""Where answers go, a micro-batch at a time, and how often.
+
+A writer is given the answers of a micro-batch with a commit: the pipeline and the id of the batch. Spark runs a batch
+that was cut off again, under the same id and with the same answers, so a writer that finds the commit there already
+does nothing: that is exactly-once. At-least-once writes without looking. At-most-once notes the commit before the
+writing, and does not write what is noted.
+"""
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.json
+import pyarrow.parquet as pq
+
+from millrace.model.errors import ModelError, refuse, unknown
+from millrace.model.pipeline import FileSink, FunctionSink, Sink, TableSink
+from millrace.model.schema import Schema
+from millrace.spark.crash import reach
+from millrace.spark.durable import write_whole
+
+
+class Guarantee(StrEnum):
+    """How often an answer arrives when something dies."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+    AT_MOST_ONCE = "at-most-once"
+
+
+def parse_guarantee(text: str) -> Guarantee:
+    """A guarantee by its name."""
+    if text not in tuple(Guarantee):
+        raise refuse(unknown("guarantee", text, Guarantee))
+    return Guarantee(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Which answers these are."""
+
+    pipeline: str
+    batch: int
+
+
+class Writer(Protocol):
+    """Somewhere that answers go."""
+
+    def write(self, answers: pa.Table, commit: Commit, once: bool) -> None:
+        """Write the answers of a micro-batch; if `once`, together with the commit, and not if that is there."""
+
+    def replace(self, answers: pa.Table) -> None:
+        """Write the answers of a batch, in place of all that was there."""
+
+
+class Delivery:
+    """Answers to writers, with a guarantee."""
+
+    def __init__(self, pipeline: str, guarantee: Guarantee, noted: Path) -> None:
+        """`noted` is the file of what was begun, for at-most-once."""
+        self._pipeline, self._guarantee, self._noted = pipeline, guarantee, noted
+
+    def deliver(self, batch: int, outputs: Mapping[Writer, pa.Table]) -> None:
+        """Write what a micro-batch answers."""
+        reach("sink before write")
+        if self._guarantee is Guarantee.AT_MOST_ONCE and not self._begin(batch):
+            return
+        for writer, answers in outputs.items():
+            writer.write(answers, Commit(self._pipeline, batch), self._guarantee is Guarantee.EXACTLY_ONCE)
+        reach("sink after write")
+
+    def _begin(self, batch: int) -> bool:
+        """Note that a batch is begun; False if it was before, so that it may have been written."""
+        if self._noted.exists() and int(self._noted.read_text()) >= batch:
+            return False
+        write_whole(self._noted, lambda path: path.write_text(str(batch)))
+        return True
+
+
+class FileWriter:
+    """Files in a folder, one a micro-batch that answers something. A file that is there is whole."""
+
+    def __init__(self, folder: str, format: str) -> None:
+        """Make the folder if it is not there."""
+        self._folder, self._format = Path(folder), format
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ModelError(f"cannot write to the folder {folder}: {error.strerror}") from None
+
+    def write(self, answers: pa.Table, commit: Commit, once: bool) -> None:
+        """Write a file named by the commit, or, if it need not be once, by that and by who writes it."""
+        if not len(answers):
+            return
+        name = f"{commit.pipeline}-{commit.batch:09}"
+        path = self._folder / f"{name}{'' if once else f'-{os.getpid()}'}.{self._format}"
+        if not (once and path.exists()):
+            self._put(answers, path)
+
+    def replace(self, answers: pa.Table) -> None:
+        """Write one file, then remove the others."""
+        path = self._folder / f"answers.{self._format}"
+        self._put(answers, path)
+        for other in self._folder.glob(f"*.{self._format}"):
+            if other != path:
+                other.unlink()
+
+    def _put(self, answers: pa.Table, path: Path) -> None:
+        def write(whole: Path) -> None:
+            if self._format == "parquet":
+                pq.write_table(answers, whole)
+            else:
+                with whole.open("w", encoding="utf-8") as file:
+                    file.writelines(json.dumps(row, default=_text) + "\n" for row in answers.to_pylist())
+            reach("sink during write")
+
+        with _clear(f"cannot write {path}"):
+            write_whole(path, write)
+
+
+class TableWriter:
+    """A table of an SQLite database: a row for each change of an answer."""
+
+    def __init__(self, path: str, table: str, schema: Schema) -> None:
+        """Make the table if it is not there. Refuses one with other columns."""
+        self._path, self._table = path, table
+        self._columns = [*(f'"{column.name}"' for column in schema), '"batch"']
+        with self._transaction() as database:
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS millrace_commits "
+                "(pipeline TEXT, output TEXT, batch INTEGER, PRIMARY KEY (pipeline, output, batch)) WITHOUT ROWID"
+            )
+            found = [f'"{row[1]}"' for row in database.execute(f'PRAGMA table_info("{table}")')]
+            if not found:
+                kinds = [_affinity(column.type) for column in schema] + ["INTEGER"]
+                columns = ", ".join(f"{name} {kind}" for name, kind in zip(self._columns, kinds, strict=True))
+                database.execute(f'CREATE TABLE "{table}" ({columns})')
+            elif found != self._columns:
+                raise ModelError(
+                    f"table {table} of {path} has the columns {', '.join(found)}, not {', '.join(self._columns)}; "
+                    "choose another table"
+                )
+
+    def write(self, answers: pa.Table, commit: Commit, once: bool) -> None:
+        """Add rows in one transaction, with the commit if it is to be once."""
+        with self._transaction() as database:
+            if once:
+                found = "SELECT 1 FROM millrace_commits WHERE pipeline = ? AND output = ? AND batch = ?"
+                key = (commit.pipeline, self._table, commit.batch)
+                if database.execute(found, key).fetchone():
+                    return
+                # Batches are run in order, so only the last one can come again.
+                database.execute("DELETE FROM millrace_commits WHERE pipeline = ? AND output = ?", key[:2])
+                database.execute("INSERT INTO millrace_commits VALUES (?, ?, ?)", key)
+            self._insert(database, answers, commit.batch)
+            reach("sink during write")
+
+    def replace(self, answers: pa.Table) -> None:
+        """Put rows in place of all others, in one transaction."""
+        with self._transaction() as database:
+            database.execute(f'DELETE FROM "{self._table}"')
+            self._insert(database, answers, 0)
+
+    def _insert(self, database: sqlite3.Connection, answers: pa.Table, batch: int) -> None:
+        columns = [_plain(column) for column in answers.columns]
+        rows = zip(*columns, [batch] * len(answers), strict=True)
+        marks = ", ".join("?" * len(self._columns))
+        database.executemany(f'INSERT INTO "{self._table}" VALUES ({marks})', rows)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with _clear(f"cannot write to {self._path}"), closing(sqlite3.connect(self._path, timeout=60)) as database:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+            with database:
+                database.execute("BEGIN IMMEDIATE")
+                yield database
+
+
+class FunctionWriter:
+    """A function of the user's. It may be called twice with a batch id, and can tell by it."""
+
+    def __init__(self, function: Callable[[list[Mapping[str, Any]], int], None]) -> None:
+        self._function = function
+
+    def write(self, answers: pa.Table, commit: Commit, once: bool) -> None:
+        """Call it, if there is anything to say."""
+        if len(answers):
+            self._function(answers.to_pylist(), commit.batch)
+
+    def replace(self, answers: pa.Table) -> None:
+        """Call it once."""
+        self._function(answers.to_pylist(), 0)
+
+
+def writer_of(sink: Sink, schema: Schema) -> Writer:
+    """What writes to a sink."""
+    match sink:
+        case FileSink(path, format):
+            return FileWriter(path, format)
+        case TableSink(path, table):
+            return TableWriter(path, table, schema)
+        case FunctionSink(function):
+            return FunctionWriter(function)
+    raise refuse(f"{sink} cannot be written to yet")
+
+
+@contextmanager
+def _clear(what: str) -> Iterator[None]:
+    """Errors of the machine as errors that say what to do."""
+    try:
+        yield
+    except (OSError, sqlite3.OperationalError) as error:
+        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ModelError(f"{what}: {said}; nothing was lost: mend that, and run again") from error
+
+
+def _affinity(type: str) -> str:
+    if type in ("TINYINT", "SMALLINT", "INT", "BIGINT", "BOOLEAN"):
+        return "INTEGER"
+    return "REAL" if type in ("DOUBLE", "FLOAT") else "BLOB" if type == "BINARY" else "TEXT"
+
+
+def _plain(column: pa.ChunkedArray) -> list[Any]:
+    """Values as SQLite has them: times and what is made of parts as text."""
+    values = column.to_pylist()
+    kind = column.type
+    if pa.types.is_nested(kind):
+        return [None if value is None else json.dumps(value, default=_text) for value in values]
+    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+        return [None if value is None else _text(value) for value in values]
+    return list(values)
+
+
+def _text(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -1,0 +1,177 @@
+"""Transcripts on a real Spark stream: each step a micro-batch, many transcripts in one pipeline, in lockstep."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from millrace.log.script import Happening, Script
+from millrace.model.duration import BEGINNING_OF_TIME, to_instant
+from millrace.model.pane import Pane, Timing
+from millrace.model.pipeline import Pipeline
+from millrace.model.query import Query
+from millrace.model.rows import DeadLetter
+from millrace.model.stream import Source, Stream, Union
+from millrace.model.window import GLOBAL_WINDOW, Count, Global, Row, Window
+from millrace.spark import session, stream
+from millrace.spark.progress import BatchProgress
+from millrace.testing.transcript import Clock, Input, Transcript, Watermark
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A query of one source in memory, and what happens to it."""
+
+    query: Query
+    happenings: Sequence[Happening]
+    derived: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a query said in a micro-batch, and how it then was."""
+
+    panes: list[Pane]
+    dropped: int
+    watermark: int
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What a stream said, as an engine that says it again; `Reference` says what the members mean."""
+
+    batches: list[Said]
+    dropped: int = 0
+    event_time: int = BEGINNING_OF_TIME
+    dead: list[DeadLetter] = field(default_factory=list)
+    _number: int = 0
+    _after_input: bool = False
+
+    def input(self, rows: Iterable[Row]) -> list[Pane]:  # noqa: D102
+        self._after_input = True
+        return self._next()
+
+    def watermark(self, at: int) -> list[Pane]:  # noqa: D102
+        return self._next()
+
+    def clock(self, now: int) -> list[Pane]:  # noqa: D102
+        return self._next()
+
+    def advance(self, now: int) -> list[Pane]:  # noqa: D102
+        if self._after_input:  # the watermark after an input is part of the same micro-batch
+            self._after_input = False
+            return []
+        return self._next()
+
+    def _next(self) -> list[Pane]:
+        said = self.batches[self._number]
+        self._number += 1
+        self.dropped, self.event_time = said.dropped, said.watermark
+        return said.panes
+
+
+def record(transcripts: Sequence[Transcript]) -> list[Recorded | Exception]:
+    """What a stream says of each transcript; if it fails on one, what it fails with."""
+    return [said if isinstance(said, Exception) else Recorded(said) for said in drive(spark(), map(_case, transcripts))]
+
+
+def drive(spark: SparkSession, cases: Iterable[Case], fuse: bool = True) -> list[list[Said] | Exception]:
+    """Run cases in lockstep; should the whole fail, each by itself."""
+    return alone_if_not_together(lambda given: _drive(spark, given, fuse), list(cases))
+
+
+def alone_if_not_together(run: Callable[[Sequence[T]], list[R]], cases: Sequence[T]) -> list[R | Exception]:
+    """Run many cases at once; if that fails, one by one, to see which it is that fails."""
+    try:
+        return list(run(cases))
+    except Exception as error:
+        return [error] if len(cases) == 1 else [found for case in cases for found in alone_if_not_together(run, [case])]
+
+
+def _drive(spark: SparkSession, cases: Sequence[Case], fuse: bool) -> list[list[Said]]:
+    if not cases:
+        return []
+    most = max(len(case.happenings) for case in cases)
+    views, scripts = {}, {}
+    for number, case in enumerate(cases):
+        name = f"case_{number}"
+        views[name] = renamed(case.query, name)
+        idle = [Happening()] * (most - len(case.happenings))
+        scripts[name] = Script([*case.happenings, *idle], derived=case.derived)
+    said: list[list[Said]] = [[] for _ in cases]
+
+    def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
+        for number, case in enumerate(cases):
+            part = progress.parts[f"view case_{number}"]
+            panes = panes_of(case.query, answers[f"view case_{number}"])
+            watermark = BEGINNING_OF_TIME if part.watermark is None else part.watermark
+            said[number].append(Said(panes, part.dropped, watermark))
+
+    with TemporaryDirectory(prefix="millrace-check-") as folder:
+        run = stream.start(
+            spark, Pipeline("check", views), Path(folder, "checkpoint"), until_caught_up=True, scripts=scripts,
+            on_batch=listen, guarantee="at-least-once", fuse=fuse,
+        )  # fmt: skip
+        try:
+            run.wait()
+        finally:
+            run.stop()
+    return said
+
+
+def panes_of(query: Query, answers: pa.Table) -> list[Pane]:
+    """Answers as the panes they came from."""
+    return [_pane(query, row) for row in answers.to_pylist()]
+
+
+def _pane(query: Query, row: dict[str, Any]) -> Pane:
+    start, end = row["window_start"], row["window_end"]
+    if isinstance(query.windowing, Global):
+        window = GLOBAL_WINDOW
+    elif isinstance(query.windowing, Count):
+        window = Window(start, end)
+    else:
+        window = Window(to_instant(start), to_instant(end))
+    values = {computed.name: row[computed.name] for computed in query.computed}
+    keys = tuple(row[name] for name in query.keys)
+    return Pane(keys, window, values, Timing(row["timing"]), row["index"], row["last"], row["diff"])
+
+
+def _case(transcript: Transcript) -> Case:
+    happenings = []
+    for step in transcript.steps:
+        match step:
+            case Input(rows):
+                happenings.append(Happening(rows))
+            case Watermark(at):
+                happenings.append(Happening(watermark=at))
+            case Clock(at):
+                happenings.append(Happening(now=at))
+    return Case(transcript.query, happenings, transcript.derived)
+
+
+def renamed(query: Query, name: str) -> Query:
+    """A query whose only source is called something else."""
+    return replace(query, stream=_renamed(query.stream, name))
+
+
+def _renamed(node: Stream, name: str) -> Any:
+    if isinstance(node, Source):
+        return replace(node, name=name)
+    if isinstance(node, Union):
+        return replace(node, parents=tuple(_renamed(parent, name) for parent in node.parents))
+    return replace(node, parent=_renamed(node.parent, name))  # type: ignore[attr-defined,type-var]
+
+
+@cache
+def spark() -> SparkSession:
+    """The session of a check."""
+    return session.start("millrace check")

@@ -1,0 +1,344 @@
+"""A pipeline on a real Spark stream says, micro-batch for micro-batch, what the reference says."""
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from millrace import (
+    ModelError,
+    Pipeline,
+    approx_distinct,
+    count,
+    files,
+    fixed,
+    global_,
+    memory,
+    on,
+    sum_,
+    to_files,
+    to_function,
+    to_table,
+    windows,
+)
+from millrace.log.script import Happening, Script
+from millrace.model.duration import SECOND, to_datetime
+from millrace.model.query import Query
+from millrace.model.reference import Reference
+from millrace.spark import stream
+from millrace.spark.progress import BatchProgress
+from millrace.testing.check import STREAM, check_all
+from millrace.testing.stream import Case, Said, drive
+from strategies import all_windows, drawn, latenesses, micro_batches, modes, query, streams, triggers
+from test_panes import said
+from test_transcripts import DOCUMENTS
+
+pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
+
+EVENTS = memory("events", "k STRING, v BIGINT, at TIMESTAMP")
+COUNTS = EVENTS.event_time("at", delay="0s").group_by("k").window(fixed("10s")).aggregate(n=count(), total=sum_("v"))
+
+
+def row(k: str, v: int, at: float) -> dict[str, Any]:
+    return {"k": k, "v": v, "at": to_datetime(int(at * SECOND))}
+
+
+def line(k: str, v: int, at: float) -> str:
+    return json.dumps({"k": k, "v": v, "at": to_datetime(int(at * SECOND)).isoformat()}) + "\n"
+
+
+def test_transcripts(spark: SparkSession) -> None:
+    verdicts = list(check_all(DOCUMENTS, STREAM))
+    assert [f"{verdict.document.name}: {verdict.failure}" for verdict in verdicts if not verdict.passed] == []
+
+
+@pytest.mark.parametrize(("fuse", "many"), [(True, 120), (False, 12)], ids=["fused", "native"])
+def test_random_queries_say_what_the_reference_says(fuse: bool, many: int, spark: SparkSession) -> None:
+    parts = st.tuples(micro_batches(), all_windows, triggers, modes, latenesses, streams())
+    cases = [Case(query(*asked), happenings) for happenings, *asked in drawn(parts, many)]
+    for case, found in zip(cases, drive(spark, cases, fuse), strict=True):
+        assert not isinstance(found, Exception), (case, found)
+        slow = Reference(case.query)
+        for number, happening in enumerate(case.happenings):
+            expected = slow.micro_batch(happening.rows, happening.now or 0)
+            wrong = (number, case.query.explain(), case.happenings)
+            assert said(found[number].panes) == said(expected), wrong
+            assert (found[number].dropped, found[number].watermark) == (slow.dropped, slow.event_time), wrong
+
+
+def run(
+    spark: SparkSession, pipeline: Pipeline, folder: Path, scripts: Mapping[str, Script] | None = None, **options: Any
+) -> list[tuple[BatchProgress, Mapping[str, pa.Table]]]:
+    """Run a pipeline until it has caught up; what it said, a micro-batch at a time."""
+    batches: list[tuple[BatchProgress, Mapping[str, pa.Table]]] = []
+    started = stream.start(
+        spark, pipeline, folder / "checkpoint", until_caught_up=True, scripts=scripts,
+        on_batch=lambda progress, answers: batches.append((progress, answers)), **options,
+    )  # fmt: skip
+    try:
+        started.wait()
+    finally:
+        started.stop()
+    return batches
+
+
+def test_json_files_are_read_once_also_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "1.json").write_text(line("a", 1, 1) + "\n" + line("a", 2, 2))
+    (folder / "_hidden").write_text("not for us")
+    source = files(str(folder), "k STRING, v BIGINT, at TIMESTAMP")
+    asked = source.event_time("at", delay="0s").group_by("k").window(fixed("10s")).aggregate(total=sum_("v"))
+    pipeline = Pipeline("p", {"totals": asked})
+    (first,) = run(spark, pipeline, tmp_path)
+    assert first[0].rows == 2
+    (folder / "2.json").write_text(line("a", 4, 3) + line("b", 8, 20))
+    (second,) = run(spark, pipeline, tmp_path)
+    assert second[0].batch == 1
+    assert [(each["k"], each["total"], each["timing"]) for each in second[1]["view totals"].to_pylist()] == [
+        ("a", 7, "on-time")
+    ]
+    assert run(spark, pipeline, tmp_path) == []
+    with closing(sqlite3.connect(tmp_path / "checkpoint" / "views.db")) as database:
+        assert database.execute("SELECT k, total, batch FROM totals").fetchall() == [("a", 7, 1)]
+
+
+def test_a_limit_of_files_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.json").write_text(line("a", number, number))
+    source = files(str(folder), "k STRING, v BIGINT, at TIMESTAMP", per_batch=1)
+    found = run(spark, Pipeline("p", {"n": source.window(global_()).aggregate(n=count())}), tmp_path)
+    assert [progress.rows for progress, _ in found] == [1, 1, 1]
+
+
+def test_parquet_files_and_plain_streams(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    pq.write_table(pa.table({"k": ["a", "b"], "v": pa.array([1, 2], pa.int32())}), folder / "1.parquet")
+    source = files(str(folder), "k STRING, v BIGINT, more DOUBLE", format="parquet")
+    sink = to_files(str(tmp_path / "out"))
+    run(spark, Pipeline("p", sinks=[source.where("v > 1").to(sink)]), tmp_path)
+    (written,) = (tmp_path / "out").iterdir()
+    assert pq.read_table(written).to_pylist() == [{"k": "b", "v": 2, "more": None}]
+
+
+@pytest.mark.parametrize("fuse", [True, False], ids=["fused", "native"])
+def test_what_does_not_fit_is_a_dead_letter_with_its_offset(fuse: bool, spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    good, bad = line("a", 1, 1), [b"no json\n", b'{"k": "a", "v": "x"}\n', b"\xff\n", b'{"k": "a", "v": 1}\n']
+    (folder / "1.json").write_bytes(good.encode() + b"".join(bad) + good.encode())
+    source = files(str(folder), "k STRING, v BIGINT, at TIMESTAMP")
+    asked = source.event_time("at", delay="0s").window(fixed("10s")).trigger(on.each()).accumulating()
+    ((progress, answers),) = run(spark, Pipeline("p", {"n": asked.aggregate(n=count())}), tmp_path, fuse=fuse)
+    assert answers["view n"]["n"].to_pylist() == [2]
+    assert progress.dead_letters == 4
+    (written,) = (tmp_path / "checkpoint" / "dead_letters").iterdir()
+    letters = sorted(map(json.loads, written.read_text().splitlines()), key=lambda letter: letter["offset"])
+    starts = [len(good) + sum(map(len, bad[:number])) for number in range(4)]
+    assert [letter["offset"] for letter in letters] == starts
+    assert {letter["origin"] for letter in letters} == {str(folder / "1.json")}
+    assert [letter["reason"].partition(":")[0] for letter in letters] == [
+        "it is not a JSON object", "v is not BIGINT", "it is not text in UTF-8", "event time at is NULL",
+    ]  # fmt: skip
+
+
+def test_a_row_without_a_value_is_set_aside_and_the_others_go_on(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [row("a", number % 100, 1) for number in range(2_000)]
+    asked = EVENTS.with_columns(x="100 / v").group_by("k").window(global_()).trigger(on.each()).accumulating()
+    pipeline = Pipeline("p", {"sums": asked.aggregate(n=count(), total=sum_("x"))})
+    ((progress, answers),) = run(spark, pipeline, tmp_path, {"events": Script([Happening(rows)])})
+    assert progress.dead_letters == 20
+    assert answers["view sums"]["n"].to_pylist() == [1_980]
+
+
+def test_the_clock_fires_triggers_though_nothing_comes(spark: SparkSession, tmp_path: Path) -> None:
+    """No script here: the rows come once, and the answer two seconds later, by the real clock."""
+    asked = EVENTS.group_by("k").window(global_()).trigger(on.after("2s")).accumulating().aggregate(n=count())
+    found: list[int] = []
+
+    def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
+        found.extend(answers["view n"]["n"].to_pylist())
+
+    scripts = {"events": Script([Happening([row("a", 1, 1)])], timed=False)}
+    started = stream.start(
+        spark, Pipeline("p", {"n": asked}), tmp_path / "checkpoint", scripts=scripts, on_batch=listen
+    )
+    try:
+        for _ in range(60):
+            if found or started.wait(1):
+                break
+    finally:
+        started.stop()
+    assert found == [1]
+
+
+def test_many_keys_over_many_batches_and_shards(spark: SparkSession, tmp_path: Path) -> None:
+    happenings = [
+        Happening([row(f"key {(number * 7) % 300}", number, number % 40) for number in range(start, start + 500)])
+        for start in range(0, 3_000, 500)
+    ]
+    asked = (
+        EVENTS.event_time("at", delay="5s")
+        .group_by("k")
+        .window(fixed("10s"), lateness="1h")
+        .trigger(on.watermark(early=on.each(), late=on.each()))
+        .retracting()
+        .aggregate(n=count(), total=sum_("v"), distinct=approx_distinct("v"))
+    )
+    (found,) = drive(spark, [Case(asked, happenings)])
+    assert not isinstance(found, Exception)
+    slow = Reference(asked)
+    for happening, got in zip(happenings, found, strict=True):
+        assert said(got.panes) == said(slow.micro_batch(happening.rows, 0))
+
+
+def values(found: Sequence[Said]) -> list[list[Any]]:
+    return [[pane.values for pane in each.panes] for each in found]
+
+
+SCRIPT = {"events": Script([Happening([row("a", 1, 1)]), Happening([row("a", 2, 12)])])}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda: EVENTS.event_time("at", delay="0s").group_by("k").window(fixed("20s")), "its window was"),
+        (lambda: EVENTS.event_time("at", delay="0s").window(fixed("10s")), "its keys was"),
+        (lambda: EVENTS.where("v > 1").event_time("at", delay="0s").group_by("k").window(fixed("10s")), "its stream"),
+        (
+            lambda: (
+                EVENTS.event_time("at", delay="0s").group_by("k").window(fixed("10s")).trigger(on.each()).accumulating()
+            ),
+            "its trigger was",
+        ),
+    ],
+)
+def test_a_checkpoint_refuses_another_computation(change: Any, says: str, spark: SparkSession, tmp_path: Path) -> None:
+    stream_only = Pipeline("p", {"counts": COUNTS})
+    started = stream.start(spark, stream_only, tmp_path / "checkpoint", until_caught_up=True, scripts=SCRIPT)
+    started.stop()
+    changed = Pipeline("p", {"counts": change().aggregate(n=count(), total=sum_("v"))})
+    with pytest.raises(ModelError, match=f"view counts cannot go on from checkpoint .*: {says}"):
+        run(spark, changed, tmp_path, SCRIPT)
+    with pytest.raises(ModelError, match="is of pipeline 'p', not of 'q'; choose another"):
+        run(spark, Pipeline("q", {"counts": COUNTS}), tmp_path, SCRIPT)
+
+
+def test_what_may_change_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    def asked(size: int, delay: str) -> Query:
+        timed = EVENTS.event_time("at", delay=delay).group_by("k").window(fixed("10s"), lateness=f"{size}s")
+        return timed.trigger(on.watermark(early=on.elements(size))).accumulating().aggregate(n=count())
+
+    run(spark, Pipeline("p", {"counts": asked(5, "0s")}), tmp_path, {"events": Script([Happening([row("a", 1, 1)])])})
+    views = {
+        "counts": asked(2, "1s"),
+        "all": EVENTS.window(global_()).trigger(on.each()).accumulating().aggregate(n=count()),
+    }
+    script = Script([Happening([row("a", 1, 1)]), Happening([row("a", 2, 2)])])
+    ((_, answers),) = run(spark, Pipeline("p", views), tmp_path, {"events": script})
+    assert answers["view counts"]["n"].to_pylist() == [2]
+    assert answers["view all"]["n"].to_pylist() == [1]
+
+
+def test_sinks(spark: SparkSession, tmp_path: Path) -> None:
+    calls: list[tuple[int, list[Any]]] = []
+    pipeline = Pipeline(
+        "p",
+        sinks=[
+            COUNTS.to(to_files(str(tmp_path / "json"), "json")),
+            COUNTS.to(to_table(str(tmp_path / "out.db"), "counts")),
+            COUNTS.to(to_function(lambda rows, batch: calls.append((batch, rows)))),
+        ],
+    )
+    run(spark, pipeline, tmp_path, SCRIPT)
+    (written,) = (tmp_path / "json").iterdir()
+    told = json.loads(written.read_text())
+    assert (told["k"], told["n"], told["window_end"]) == ("a", 1, "1970-01-01T00:00:10+00:00")
+    with closing(sqlite3.connect(tmp_path / "out.db")) as database:
+        rows = database.execute("SELECT k, window_start, n, total, diff, timing, last, batch FROM counts").fetchall()
+    assert rows == [("a", "1970-01-01T00:00:00+00:00", 1, 1, 1, "on-time", 1, 1)]
+    ((batch, (answer,)),) = calls
+    assert (batch, answer["k"], answer["n"]) == (1, "a", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"guarantee": "twice"}, "unknown guarantee 'twice'"),
+        ({"interval": "1s"}, "until_caught_up takes all there is"),
+        ({"scripts": {}}, "source 'events' has no rows to read"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_runs(
+    options: dict[str, Any], says: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=says):
+        run(spark, Pipeline("p", {"counts": COUNTS}), tmp_path, **{"scripts": SCRIPT, **options})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_such_folder(spark: SparkSession, tmp_path: Path) -> None:
+    source = files(str(tmp_path / "nowhere"), "k STRING")
+    with pytest.raises(ModelError, match="nowhere is not there; files\\(\\) reads the files of a folder"):
+        run(spark, Pipeline("p", {"n": source.window(global_()).aggregate(n=count())}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"no parquet at all", r"1\.parquet cannot be read: .*; move it away, or put it right"),
+        (pa.table({"k": [1.5]}), r"1\.parquet: column k is double, which does not fit BIGINT; mend the schema"),
+    ],
+    ids=["unreadable", "another schema"],
+)
+def test_a_file_that_cannot_be_read_stops_the_pipeline_and_loses_nothing(
+    content: Any, says: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    bad = folder / "1.parquet"
+    if isinstance(content, bytes):
+        bad.write_bytes(content)
+    else:
+        pq.write_table(content, bad)
+    source = files(str(folder), "k BIGINT", format="parquet")
+    asked = source.window(global_()).trigger(on.each()).accumulating().aggregate(total=sum_("k"))
+    with pytest.raises(ModelError, match=says):
+        run(spark, Pipeline("p", {"sums": asked}), tmp_path)
+    pq.write_table(pa.table({"k": [40, 2]}), bad)
+    ((_, answers),) = run(spark, Pipeline("p", {"sums": asked}), tmp_path)
+    assert answers["view sums"]["total"].to_pylist() == [42]
+
+
+def test_a_function_that_fails_fails_the_run_and_is_called_again(spark: SparkSession, tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def fails_once(rows: list[Any], batch: int) -> None:
+        calls.append(batch)
+        if len(calls) == 1:
+            raise ConnectionError("the other side is gone")
+
+    pipeline = Pipeline("p", sinks=[COUNTS.to(to_function(fails_once))])
+    with pytest.raises(ConnectionError, match="the other side is gone"):
+        run(spark, pipeline, tmp_path, SCRIPT)
+    run(spark, pipeline, tmp_path, SCRIPT)
+    assert calls == [1, 1]
+
+
+def test_count_windows_keep_the_order_of_arrival(spark: SparkSession, tmp_path: Path) -> None:
+    happenings = [Happening([row("a", number, 1) for number in range(start, start + 5)]) for start in (0, 5, 10)]
+    asked = EVENTS.group_by("k").window(windows.count(4)).aggregate(total=sum_("v"))
+    (found,) = drive(spark, [Case(asked, happenings)])
+    assert not isinstance(found, Exception)
+    assert values(found) == [[{"total": 0 + 1 + 2 + 3}], [{"total": 4 + 5 + 6 + 7}], [{"total": 8 + 9 + 10 + 11}]]
