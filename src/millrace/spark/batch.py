@@ -70,7 +70,7 @@ def collect(
     parts = parts_of(pipeline)
     check_sources(pipeline, given)
     with TemporaryDirectory(prefix="millrace-batch-") as folder:
-        labels = labels_of(spark, shards or spark.sparkContext.defaultParallelism)
+        labels = labels_of(shards or spark.sparkContext.defaultParallelism)
         plan = Plan(tuple(parts.values()), labels, folder, given, fuse)
         packed = plan.pack()
         messages = read_messages(streaming(spark, plan.shards), packed, stream=False)

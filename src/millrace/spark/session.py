@@ -1,9 +1,14 @@
 """The Spark session that everything runs in."""
 
+import atexit
 import logging
 import os
 import sys
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from millrace.spark.java import java_home
@@ -14,6 +19,8 @@ def start(name: str, master: str = "local[*]") -> SparkSession:
     home = java_home(os.environ)
     if home is not None:
         os.environ["JAVA_HOME"] = home
+    if "SPARK_HOME" not in os.environ and master.startswith("local"):
+        os.environ["SPARK_HOME"] = _home()
     # The workers must be this Python, with what is installed in it, not the first on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # PySpark writes every failed query there once more, as JSON, beside the exception it raises.
@@ -31,6 +38,18 @@ def start(name: str, master: str = "local[*]") -> SparkSession:
     )
 
 
+@cache
+def _home() -> str:
+    """The installed PySpark without its zip of Python files, so that workers import the installed, compiled ones."""
+    installed = Path(pyspark.__path__[0])
+    folder = TemporaryDirectory(prefix="millrace-spark-")
+    atexit.register(folder.cleanup)
+    for entry in installed.iterdir():
+        if entry.name != "python":
+            Path(folder.name, entry.name).symlink_to(entry)
+    return folder.name
+
+
 def streaming(spark: SparkSession, shards: int) -> SparkSession:
     """A session of its own for a stream, which shares the workers; decision 006 has what each setting brings."""
     own = spark.newSession()
@@ -45,13 +64,38 @@ _STREAMING = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Files are made by renaming either way; this one does it without starting a `chmod` for each.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
 
 
-def labels_of(spark: SparkSession, shards: int) -> tuple[int, ...]:
+def labels_of(shards: int) -> tuple[int, ...]:
     """A number for each shard, such that Spark puts each into a partition of its own."""
-    found = spark.sql(
-        f"SELECT pmod(hash(CAST(id AS INT)), {shards}) AS part, min(id) AS label "
-        f"FROM range({200 * shards}) GROUP BY part ORDER BY part"
-    ).collect()
-    return tuple(row.label for row in found)
+    labels: dict[int, int] = {}
+    label = 0
+    while len(labels) < shards:
+        labels.setdefault(_spark_hash(label) % shards, label)
+        label += 1
+    return tuple(labels[part] for part in range(shards))
+
+
+def _spark_hash(number: int) -> int:
+    """What Spark's `hash` makes of an INT that is not negative: one round of Murmur3, from 42."""
+    mixed = _turned(number * 0xCC9E2D51, 15) * 0x1B873593
+    mixed = _turned(42 ^ (mixed & _WORD), 13) * 5 + 0xE6546B64
+    mixed = (mixed & _WORD) ^ 4
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        mixed = (mixed ^ (mixed >> shift)) * factor & _WORD
+    mixed ^= mixed >> 16
+    return mixed - (1 << 32) if mixed >> 31 else mixed
+
+
+_WORD = (1 << 32) - 1
+
+
+def _turned(number: int, by: int) -> int:
+    number &= _WORD
+    return (number << by | number >> (32 - by)) & _WORD

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from millrace.log.bundle import together
 from millrace.model.query import Query
@@ -130,48 +130,57 @@ class Shard:
             yield Message(sent[0].shard, number, 0, STATUS, json.dumps(asdict(status)))
 
 
-class ShardProcessor(StatefulProcessor):
-    """A shard as Spark calls it."""
+def processor(packed: Packed, run: str) -> StatefulProcessor:
+    """Shards as Spark calls them. `run` tells checkpoints apart.
 
-    def __init__(self, packed: Packed, run: str) -> None:
-        """Open nothing yet, as this travels to the workers. `run` tells checkpoints apart."""
-        self._packed, self._run = packed, run
+    One of the processes that this travels to only asks for the names of the state, so it imports Millrace when it
+    is given a micro-batch.
+    """
+    data = packed.data
 
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Name the state."""
-        self._blobs = handle.getMapState("blobs", "name STRING", "data BINARY")
+    class Processor(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self._blobs = handle.getMapState("blobs", "name STRING", "data BINARY")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """A micro-batch of a shard."""
-        shard = _shard_of(self._packed)
-        known = _known(self._run, int(key[0]))
-        messages = [Message(int(key[0]), row.part, row.place, row.kind, row.told, row.payload) for row in rows]
-        for made in shard.advance(messages, self._read, self._write, known):
-            payload = None if made.payload is None else bytes(made.payload)
-            yield Row(
-                shard=made.shard, part=made.part, place=made.place, kind=made.kind, told=made.told, payload=payload
-            )
+        def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+            from millrace.spark.plan import Packed
+            from millrace.spark.shards import micro_batch
 
-    def close(self) -> None:
-        """Nothing is open."""
+            yield from micro_batch(Packed(data), run, int(key[0]), rows, self._blobs)
 
-    def _read(self, part: str, known: Held | None) -> Held | None:
+        def close(self) -> None:
+            pass
+
+    return Processor()
+
+
+def micro_batch(packed: Packed, run: str, shard: int, rows: Iterable[Row], kept: Any) -> Iterator[Row]:
+    """What Spark asks of a shard, with its state as a map of blobs."""
+
+    def read(part: str, known: Held | None) -> Held | None:
         def fetch(name: str) -> bytes | None:
-            found = self._blobs.getValue((f"{part}/{name}",))
+            found = kept.getValue((f"{part}/{name}",))
             return None if found is None else bytes(found[0])
 
-        kept = blobs.read(fetch, None if known is None else known.kept)
-        if kept is None or (known is not None and kept is known.kept):
-            return known if kept is not None else None
+        state = blobs.read(fetch, None if known is None else known.kept)
+        if state is None:
+            return None
+        if known is not None and state is known.kept:
+            return known
         times = json.loads(fetch(_TIME) or b"[]")
         lags = [{**each, "lags": tuple(map(tuple, each["lags"]))} for each in times]
-        return Held(kept, tuple(Progress(**each) for each in lags))
+        return Held(state, tuple(Progress(**each) for each in lags))
 
-    def _write(self, part: str, changes: Changes) -> None:
+    def write(part: str, changes: Changes) -> None:
         for name, data in changes.put.items():
-            self._blobs.updateValue((f"{part}/{name}",), (data,))
+            kept.updateValue((f"{part}/{name}",), (data,))
         for name in changes.remove:
-            self._blobs.removeKey((f"{part}/{name}",))
+            kept.removeKey((f"{part}/{name}",))
+
+    messages = [Message(shard, row.part, row.place, row.kind, row.told, row.payload) for row in rows]
+    for made in _shard_of(packed).advance(messages, read, write, _known(run, shard)):
+        payload = None if made.payload is None else bytes(made.payload)
+        yield Row(shard=shard, part=made.part, place=made.place, kind=made.kind, told=made.told, payload=payload)
 
 
 @lru_cache(8)

@@ -20,7 +20,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
 
 from millrace.edge.decode import JsonDecoder
 from millrace.log.bundle import Split, Times
@@ -174,8 +173,10 @@ def _load(spark: SparkSession, schema: str, reads: Reads, stream: bool) -> DataF
 
 
 def _data_source(called: str, columns: str, reads: Reads) -> type[DataSource]:
+    packed, rest = reads.packed.data, (reads.cores, reads.parts, reads.source)
+
     class Sources(DataSource):
-        """The sources of a plan, as Spark asks for them."""
+        """The sources of a plan. Some processes only ask for the schema, so Millrace is imported when it is read."""
 
         @classmethod
         def name(cls) -> str:
@@ -184,11 +185,17 @@ def _data_source(called: str, columns: str, reads: Reads) -> type[DataSource]:
         def schema(self) -> str:
             return columns
 
-        def reader(self, schema: StructType) -> DataSourceReader:
-            return BatchReader(reads)
+        def reader(self, schema: Any) -> Any:
+            from millrace.spark.plan import Packed
+            from millrace.spark.source import BatchReader, Reads
 
-        def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-            return StreamReader(reads)
+            return BatchReader(Reads(Packed(packed), *rest))
+
+        def streamReader(self, schema: Any) -> Any:  # noqa: N802
+            from millrace.spark.plan import Packed
+            from millrace.spark.source import Reads, StreamReader
+
+            return StreamReader(Reads(Packed(packed), *rest))
 
     return Sources
 

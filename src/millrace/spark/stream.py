@@ -26,7 +26,7 @@ from millrace.spark.outputs import check_sources, parts_of, writers_of
 from millrace.spark.plan import Plan
 from millrace.spark.progress import BatchProgress
 from millrace.spark.session import labels_of, streaming
-from millrace.spark.shards import ShardProcessor
+from millrace.spark.shards import processor
 from millrace.spark.source import read_messages
 from millrace.spark.writers import Delivery, FileWriter, Writer, parse_guarantee
 
@@ -107,7 +107,7 @@ def start(
     if until_caught_up and period is not None:
         raise refuse("until_caught_up takes all there is at once; leave interval= out")
     kept = Checkpoint(Path(checkpoint).absolute())
-    labels = kept.open(pipeline.name, parts, labels_of(spark, shards or spark.sparkContext.defaultParallelism))
+    labels = kept.open(pipeline.name, parts, labels_of(shards or spark.sparkContext.defaultParallelism))
     plan = Plan(tuple(parts.values()), labels, str(kept.folder), given, fuse)
     writers = writers_of(pipeline, Path(store) if store else kept.folder / "views.db")
     letters = FileWriter(str(kept.dead_letters), "json")
@@ -118,7 +118,7 @@ def start(
         read_messages(streaming(spark, plan.shards), packed, stream=True)
         .groupBy("shard")
         .transformWithState(
-            ShardProcessor(packed, hashlib.sha256(str(kept.folder).encode()).hexdigest()),
+            processor(packed, hashlib.sha256(str(kept.folder).encode()).hexdigest()),
             FROM_SHARD,
             outputMode="append",
             timeMode="none",
