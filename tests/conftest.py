@@ -21,4 +21,4 @@ def spark() -> Iterator[SparkSession]:
     """The one Spark session of all tests."""
     started = session.start("millrace-tests", "local[2]")
     yield started
-    started.stop()
+    session.stop(started)

@@ -276,7 +276,7 @@ def test_sinks(spark: SparkSession, tmp_path: Path) -> None:
     ("options", "says"),
     [
         ({"guarantee": "twice"}, "unknown guarantee 'twice'"),
-        ({"interval": "1s"}, "until_caught_up takes all there is"),
+        ({"interval": "1s"}, "leave the interval out"),
         ({"scripts": {}}, "source 'events' has no rows to read"),
     ],
 )

@@ -4,6 +4,7 @@ A pipeline says what is computed, where in event time (windows), when in process
 appear (triggers, imported as `on`) and how later answers relate to earlier ones.
 """
 
+from millrace.edge.explain import explain
 from millrace.model import trigger as on
 from millrace.model import window as windows
 from millrace.model.aggregate import (
@@ -49,6 +50,7 @@ __all__ = [
     "collect_set",
     "count",
     "count_if",
+    "explain",
     "files",
     "first",
     "fixed",

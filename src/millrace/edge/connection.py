@@ -1,5 +1,6 @@
 """The DuckDB of a process: one, on one thread, as Spark runs a task for each core."""
 
+import atexit
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -25,4 +26,10 @@ def registered(tables: Mapping[str, pa.Table]) -> Iterator[duckdb.DuckDBPyConnec
 def _connection() -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'; SET threads = 1")
+    atexit.register(_close)
     return connection
+
+
+def _close() -> None:
+    _connection().close()
+    _connection.cache_clear()

@@ -1,6 +1,6 @@
 """A pipeline as people read it: its flow as text, and as a picture for notebooks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
@@ -33,13 +33,16 @@ def stages(pipeline: "Pipeline") -> tuple[Stage, ...]:
     return tuple(last)
 
 
-def as_text(pipeline: "Pipeline") -> str:
-    """The flow, source first; the sides of a union are indented."""
+def as_text(pipeline: "Pipeline", notes: Callable[[Query | Stream], str] | None = None) -> str:
+    """The flow, source first; the sides of a union are indented. `notes` says how the edge of an output runs."""
     lines = [f"pipeline {pipeline.name}"]
     shown: dict[Stage, str] = {}
-    for stage in stages(pipeline):
+    outputs = [*pipeline.views.values(), *(output.of for output in pipeline.sinks)]
+    for stage, output in zip(stages(pipeline), outputs, strict=True):
         lines.append("")
         (before,) = stage.inputs
+        if notes is not None:
+            stage = Stage(stage.verb, stage.detail, (Stage("edge", notes(output), (before,)),))
         if before in shown:
             lines.append(f"  {'same as':<11} {shown[before]}")
             lines.append(f"  {stage.verb:<11} {stage.detail}")

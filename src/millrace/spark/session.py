@@ -4,18 +4,24 @@ import atexit
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyspark
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from millrace.spark.java import java_home
 
 
-def start(name: str, master: str = "local[*]") -> SparkSession:
-    """Start Spark, or take the session that is there, on a Java that it can run on."""
+def start(name: str, master: str = "local[*]", log: Path | None = None) -> SparkSession:
+    """Start Spark, or take the session that is there, on a Java that it can run on.
+
+    What Spark and its workers print goes to the file `log`, if one is given.
+    """
     home = java_home(os.environ)
     if home is not None:
         os.environ["JAVA_HOME"] = home
@@ -25,7 +31,7 @@ def start(name: str, master: str = "local[*]") -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # PySpark writes every failed query there once more, as JSON, beside the exception it raises.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    return (
+    builder = (
         SparkSession.builder.appName(name)
         .master(master)
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -34,8 +40,39 @@ def start(name: str, master: str = "local[*]") -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
     )
+    with _printing_to(log):
+        return builder.getOrCreate()
+
+
+def stop(spark: SparkSession) -> None:
+    """Stop Spark and its Java. What is registered there would else be found alive when Python ends."""
+    gateway = spark.sparkContext._gateway
+    spark.stop()
+    if gateway is not None:
+        gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+@contextmanager
+def _printing_to(log: Path | None) -> Iterator[None]:
+    """Let processes that are started meanwhile print to a file."""
+    if log is None:
+        yield
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(1), os.dup(2)]
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        for number, copy in enumerate(kept, 1):
+            os.dup2(copy, number)
+            os.close(copy)
 
 
 @cache

@@ -8,7 +8,7 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import ceil
@@ -25,10 +25,11 @@ from millrace.edge.decode import JsonDecoder
 from millrace.log.bundle import Split, Times
 from millrace.log.files import SPLIT, Files
 from millrace.log.script import Script
+from millrace.model.duration import SECOND
 from millrace.model.errors import refuse
 from millrace.model.query import Query
 from millrace.model.stream import Source, event_times, sources
-from millrace.panes.arms import compile_trigger
+from millrace.model.trigger import After, Every, Trigger, parts_of
 from millrace.spark.answers import arrow_schema
 from millrace.spark.crash import reach
 from millrace.spark.edge import Letters, decoded, edge_of
@@ -36,8 +37,8 @@ from millrace.spark.messages import TO_SHARD, to_batch
 from millrace.spark.native import CARRIED, CONTROL, OFFSET, ORIGIN, messages_of
 from millrace.spark.plan import Packed, Part, Plan
 
-TICK = 200_000
-"""How many microseconds pass, at least, between micro-batches that only let the clock advance."""
+_FASTEST, _SLOWEST = SECOND // 5, SECOND
+"""How often, at most and at least, a micro-batch is run that only lets the clock advance, where that may matter."""
 
 
 @dataclass(slots=True)
@@ -83,7 +84,7 @@ class Reader:
             _key(self._plan.sources[number]): _open(self._plan.sources[number], self._plan, reads.journal)
             for number in reads.sources
         }
-        self._ticks = any(goes_by_clock(self._plan.parts[number]) for number in reads.parts)
+        self._tick = _tick([self._plan.parts[number] for number in reads.parts])
         self._target: dict[str, int] | None = None
 
     def start(self) -> dict[str, Any]:
@@ -109,7 +110,7 @@ class Reader:
                 at[key] = max(position, min(at[key], self._target[key]))
         now = max(start["now"], _clock())
         moved = at != {**dict.fromkeys(at, 0), **start["at"]}
-        if not moved and (self._target is not None or not self._ticks or now < start["now"] + TICK):
+        if not moved and (self._target is not None or self._tick is None or now < start["now"] + self._tick):
             return start
         return {"now": now, "at": at}
 
@@ -256,12 +257,22 @@ class BatchReader(DataSourceReader):
         return _read(self._reads, partition)
 
 
-def goes_by_clock(part: Part) -> bool:
-    """Whether something may happen to an output without any input."""
-    if not isinstance(part.of, Query):
-        return False
-    idle = any(node.estimator.idle is not None for node in event_times(part.stream))
-    return idle or compile_trigger(part.of.trigger).uses_clock
+def _tick(parts: Iterable[Part]) -> int | None:
+    """How long the clock may stand still while nothing comes; None if nothing goes by it."""
+    given = list(parts)
+    waits = [wait for part in given if isinstance(part.of, Query) for wait in _waits(part.of.trigger)]
+    idle = [node.estimator.idle for part in given for node in event_times(part.stream)]
+    waits += [wait for wait in idle if wait is not None]
+    return min(max(min(waits) // 4, _FASTEST), _SLOWEST) if waits else None
+
+
+def _waits(trigger: Trigger) -> list[int]:
+    match trigger:
+        case After(delay):
+            return [delay]
+        case Every(period):
+            return [period]
+    return [wait for part in parts_of(trigger) for wait in _waits(part)]
 
 
 def _read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from millrace.log.script import Script
 from millrace.model.duration import SECOND, Duration, parse_duration
-from millrace.model.errors import refuse
+from millrace.model.errors import ModelError
 from millrace.model.pipeline import Pipeline
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.failure import plain_error
@@ -105,7 +105,7 @@ def start(
     check_sources(pipeline, given)
     period = None if interval is None else parse_duration(interval, "interval")
     if until_caught_up and period is not None:
-        raise refuse("until_caught_up takes all there is at once; leave interval= out")
+        raise ModelError("to run until caught up takes all there is as it comes; leave the interval out")
     kept = Checkpoint(Path(checkpoint).absolute())
     labels = kept.open(pipeline.name, parts, labels_of(shards or spark.sparkContext.defaultParallelism))
     plan = Plan(tuple(parts.values()), labels, str(kept.folder), given, fuse)

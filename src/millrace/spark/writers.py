@@ -39,7 +39,7 @@ class Guarantee(StrEnum):
 def parse_guarantee(text: str) -> Guarantee:
     """A guarantee by its name."""
     if text not in tuple(Guarantee):
-        raise refuse(unknown("guarantee", text, Guarantee))
+        raise ModelError(unknown("guarantee", text, Guarantee))
     return Guarantee(text)
 
 

@@ -1,0 +1,147 @@
+"""Running `millrace run` as a process of its own, and killing it with all that it started."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from millrace.spark.crash import VARIABLE
+
+PATIENCE = 180
+"""How many seconds a process may take for anything; it never does, unless something is wrong."""
+
+
+class Process:
+    """A pipeline that runs, and can be killed."""
+
+    def __init__(self, pipeline: Path, options: list[str], environment: Mapping[str, str]) -> None:
+        """Start it; its progress goes to a file."""
+        self.output = pipeline.parent / "output.txt"
+        command = [
+            sys.executable,
+            "-m",
+            "millrace",
+            "run",
+            str(pipeline),
+            "--json",
+            "--master",
+            "local[2,100]",
+            *options,
+        ]
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                command, stdout=output, stderr=output, cwd=pipeline.parent, env={**os.environ, **environment},
+                start_new_session=True,
+            )  # fmt: skip
+
+    def is_over(self) -> bool:
+        """Whether it has ended; it must not have failed."""
+        ended = self._process.poll()
+        assert ended in (None, 0), self.output.read_text()[-3000:]
+        return ended == 0
+
+    def wait_for(self, path: Path) -> bool:
+        """Wait until a file is there; False if the process ends without it."""
+        deadline = time.monotonic() + PATIENCE
+        while not path.exists():
+            if self.is_over():
+                return False
+            assert time.monotonic() < deadline, self.output.read_text()[-3000:]
+            time.sleep(0.02)
+        return True
+
+    def wait_for_batches(self, count: int) -> bool:
+        """Wait until so many more micro-batches are done; False if the process ends before."""
+        wanted = self.batches() + count
+        deadline = time.monotonic() + PATIENCE
+        while self.batches() < wanted:
+            if self.is_over():
+                return False
+            assert time.monotonic() < deadline, self.output.read_text()[-3000:]
+            time.sleep(0.02)
+        return True
+
+    def batches(self) -> int:
+        """How many micro-batches were done, over all the times that it was started."""
+        return sum(line.startswith("{") for line in self.output.read_text().splitlines())
+
+    def wait(self) -> None:
+        """Wait for the end."""
+        self._process.wait(PATIENCE)
+        assert self.is_over()
+        self._wait_for_the_rest(descendants(self._process.pid))
+
+    def kill(self) -> None:
+        """Kill it and all that it started, at once."""
+        found = [self._process.pid, *descendants(self._process.pid)]
+        for pid in found:
+            kill(pid)
+        self._process.wait(PATIENCE)
+        self._wait_for_the_rest(found)
+
+    def workers(self) -> list[int]:
+        """The Python workers that run tasks."""
+        return [pid for pid in descendants(self._process.pid) if is_worker(pid)]
+
+    def _wait_for_the_rest(self, pids: list[int]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while any(_is_alive(pid) for pid in pids):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def held_at(point: str, count: int, marker: Path) -> dict[str, str]:
+    """The environment of a process that holds still at a point."""
+    marker.unlink(missing_ok=True)
+    return {VARIABLE: f"{point}:{count}:{marker}"}
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes that a process started, and those that they started."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents.setdefault(int((entry / "stat").read_text().rpartition(")")[2].split()[1]), []).append(
+                    int(entry.name)
+                )
+            except (OSError, IndexError):
+                continue
+    found, waiting = [], [pid]
+    while waiting:
+        for child in parents.get(waiting.pop(), []):
+            found.append(child)
+            waiting.append(child)
+    return found
+
+
+def is_worker(pid: int) -> bool:
+    """Whether a process was forked by a daemon of Spark's for Python workers."""
+    try:
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return all(b"pyspark.daemon" in Path(f"/proc/{each}/cmdline").read_bytes() for each in (pid, parent))
+    except OSError:
+        return False
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def told(output: Path) -> list[dict[str, object]]:
+    """The progress that was printed."""
+    return [json.loads(line) for line in output.read_text().splitlines() if line.startswith("{")]

@@ -1,0 +1,166 @@
+"""A pipeline that is killed, at named points and at random, and started again until it is done.
+
+The process is the real `millrace run`, with its Java and its Python workers, and is killed with SIGKILL. There is one
+file a micro-batch, so that a clean run and a killed one divide the input in the same way, and their answers
+can be compared byte for byte.
+"""
+
+import os
+import random
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kills import Process, held_at, kill
+from millrace.spark.crash import POINTS
+from millrace.spark.writers import Guarantee
+
+pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
+
+PIPELINE = """
+from millrace import Pipeline, collect, count, files, fixed, on, session, sum_, to_files
+
+events = files("in", "k STRING, v BIGINT, at TIMESTAMP", per_batch=1)
+timed = events.event_time("at", delay="5s").group_by("k")
+totals = (
+    timed.window(fixed("10s"), lateness="20s")
+    .trigger(on.watermark(early=on.each(), late=on.each()))
+    .retracting()
+    .aggregate(n=count(), total=sum_("v"), all=collect("v"))
+)
+visits = timed.window(session("3s")).aggregate(n=count())
+pipeline = Pipeline("killed", views={"totals": totals}, sinks=[visits.to(to_files("out", "json"))])
+"""
+FILES = 24
+
+
+@dataclass(frozen=True)
+class Answers:
+    """All that a run has written."""
+
+    table: list[tuple[Any, ...]]
+    files: Mapping[str, bytes]
+    letters: Mapping[str, bytes]
+
+
+def prepared(folder: Path) -> Path:
+    """A folder with the pipeline and its input, the same every time."""
+    (folder / "in").mkdir(parents=True)
+    draw = random.Random(7)
+    for number in range(FILES):
+        lines = []
+        for _ in range(40):
+            at = number * 2 + draw.uniform(-8, 2)
+            seconds = max(at, 0.0)
+            lines.append(
+                f'{{"k": "key {draw.randrange(6)}", "v": {draw.randrange(100)}, "at": "1970-01-01T00:00:{seconds:09.6f}Z"}}'
+            )
+        lines.append("this is not JSON")
+        path = folder / "in" / f"{number:03}.json"
+        path.write_text("\n".join(lines))
+        os.utime(path, (number, number))
+    pipeline = folder / "pipeline.py"
+    pipeline.write_text(PIPELINE)
+    return pipeline
+
+
+def written(pipeline: Path) -> Answers:
+    folder = pipeline.parent
+    with closing(sqlite3.connect(folder / "checkpoint" / "views.db")) as database:
+        table = database.execute("SELECT * FROM totals ORDER BY rowid").fetchall()
+    contents = [
+        {path.name: path.read_bytes() for path in sorted(place.iterdir()) if not path.name.startswith(".")}
+        for place in (folder / "out", folder / "checkpoint" / "dead_letters")
+    ]
+    return Answers(table, *contents)
+
+
+@dataclass(frozen=True)
+class Clean:
+    """What a run that nobody disturbs answers, and how Java starts faster than it did."""
+
+    answers: Answers
+    environment: Mapping[str, str]
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clean]:
+    folder = tmp_path_factory.mktemp("clean")
+    pipeline = prepared(folder / "pipeline")
+    archive = folder / "classes.jsa"
+    # Java keeps the classes that it loaded, so that the many starts to come do not load and check them again.
+    process = start(pipeline, Guarantee.EXACTLY_ONCE, {"JAVA_TOOL_OPTIONS": f"-XX:ArchiveClassesAtExit={archive}"})
+    process.wait()
+    answers = written(pipeline)
+    assert len(answers.table) > 100
+    assert len(answers.files) > 5
+    assert len(answers.letters) == FILES
+    yield Clean(answers, {"JAVA_TOOL_OPTIONS": f"-XX:SharedArchiveFile={archive} -XX:TieredStopAtLevel=1"})
+
+
+def start(pipeline: Path, guarantee: str, environment: Mapping[str, str]) -> Process:
+    options = ["--until-caught-up", "--checkpoint", "checkpoint", "--guarantee", guarantee]
+    return Process(pipeline, options, environment)
+
+
+def kill_at(point: str, pipeline: Path, guarantee: str, clean: Clean, count: int = 3) -> bool:
+    """Run until a point is reached the third time, and kill it there; False if it ends before."""
+    marker = pipeline.parent / "reached"
+    process = start(pipeline, guarantee, {**clean.environment, **held_at(point, count, marker)})
+    if not process.wait_for(marker):
+        return False
+    process.kill()
+    return True
+
+
+def test_exactly_once_is_the_clean_run_byte_for_byte(tmp_path: Path, clean: Clean) -> None:
+    pipeline = prepared(tmp_path / "pipeline")
+    killed = [kill_at(point, pipeline, Guarantee.EXACTLY_ONCE, clean) for point in POINTS]
+    assert all(killed)
+    draw = random.Random(11)
+    for _ in range(3):  # and at any time at all
+        process = start(pipeline, Guarantee.EXACTLY_ONCE, clean.environment)
+        if process.wait_for_batches(1):
+            time.sleep(draw.uniform(0, 0.8))
+            process.kill()
+    start(pipeline, Guarantee.EXACTLY_ONCE, clean.environment).wait()
+    assert written(pipeline) == clean.answers
+
+
+@pytest.mark.parametrize("guarantee", [Guarantee.AT_LEAST_ONCE, Guarantee.AT_MOST_ONCE])
+def test_the_other_guarantees_keep_what_they_promise(guarantee: Guarantee, tmp_path: Path, clean: Clean) -> None:
+    pipeline = prepared(tmp_path / "pipeline")
+    for point in ("sink before write", "sink during write", "sink after write"):
+        assert kill_at(point, pipeline, guarantee, clean)
+    start(pipeline, guarantee, clean.environment).wait()
+    expected, found = Counter(clean.answers.table), Counter(written(pipeline).table)
+    if guarantee is Guarantee.AT_LEAST_ONCE:
+        assert expected <= found
+        assert expected != found, "a batch that was written before the kill is written again"
+    else:
+        assert found <= expected
+        assert found != expected, "a batch that was begun before the kill is not written"
+
+
+def test_workers_that_die_are_replaced_and_nothing_is_lost_or_twice(tmp_path: Path, clean: Clean) -> None:
+    pipeline = prepared(tmp_path / "pipeline")
+    draw = random.Random(13)
+    process = start(pipeline, Guarantee.EXACTLY_ONCE, clean.environment)
+    assert process.wait_for_batches(1)
+    kills = 0
+    while kills < 40 and not process.is_over():
+        workers = process.workers()
+        if workers:
+            kill(draw.choice(workers))
+            kills += 1
+        time.sleep(draw.uniform(0.0, 0.3))
+    process.wait()
+    assert kills >= 30
+    assert written(pipeline) == clean.answers
