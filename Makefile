@@ -5,10 +5,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help demo test check lint types format bench clean lock
+.PHONY: help demo test check lint types format bench bench-peers clean lock
 
 help:  ## Show this list.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(READY)  ## Show Millrace at work.
 	@$(BIN)/millrace demo
@@ -32,8 +32,11 @@ format: $(READY)  ## Lay out the code and mend what ruff can.
 bench: $(READY)  ## Measure, and write bench/RESULTS.md.
 	$(BIN)/python -m bench
 
+bench-peers: $(READY)  ## Measure other systems, each in an environment of its own.
+	$(BIN)/python -m bench peers
+
 clean:  ## Remove everything that make made.
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage build dist spark-warehouse
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage build dist spark-warehouse bench/.peers
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf src/*.egg-info
 

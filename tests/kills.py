@@ -1,12 +1,12 @@
 """Running `millrace run` as a process of its own, and killing it with all that it started."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from millrace.spark.crash import VARIABLE
@@ -21,17 +21,8 @@ class Process:
     def __init__(self, pipeline: Path, options: list[str], environment: Mapping[str, str]) -> None:
         """Start it; its progress goes to a file."""
         self.output = pipeline.parent / "output.txt"
-        command = [
-            sys.executable,
-            "-m",
-            "millrace",
-            "run",
-            str(pipeline),
-            "--json",
-            "--master",
-            "local[2,100]",
-            *options,
-        ]
+        command = [sys.executable, "-m", "millrace", "run", str(pipeline), "--json", *options]
+        command += ["--master", "local[2,100]"]  # a task may fail often, as its worker is killed often
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
                 command, stdout=output, stderr=output, cwd=pipeline.parent, env={**os.environ, **environment},
@@ -70,10 +61,14 @@ class Process:
         return sum(line.startswith("{") for line in self.output.read_text().splitlines())
 
     def wait(self) -> None:
-        """Wait for the end."""
-        self._process.wait(PATIENCE)
-        assert self.is_over()
-        self._wait_for_the_rest(descendants(self._process.pid))
+        """Wait for the end, its own and that of all that it started."""
+        started: set[int] = set()
+        deadline = time.monotonic() + PATIENCE
+        while not self.is_over():
+            started.update(descendants(self._process.pid))
+            assert time.monotonic() < deadline, self.output.read_text()[-3000:]
+            time.sleep(0.1)
+        self._wait_for_the_rest(started)
 
     def kill(self) -> None:
         """Kill it and all that it started, at once."""
@@ -87,7 +82,7 @@ class Process:
         """The Python workers that run tasks."""
         return [pid for pid in descendants(self._process.pid) if is_worker(pid)]
 
-    def _wait_for_the_rest(self, pids: list[int]) -> None:
+    def _wait_for_the_rest(self, pids: Iterable[int]) -> None:
         deadline = time.monotonic() + PATIENCE
         while any(_is_alive(pid) for pid in pids):
             assert time.monotonic() < deadline
@@ -101,26 +96,20 @@ def held_at(point: str, count: int, marker: Path) -> dict[str, str]:
 
 
 def kill(pid: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def descendants(pid: int) -> list[int]:
     """All processes that a process started, and those that they started."""
-    parents: dict[int, list[int]] = {}
+    children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            try:
-                parents.setdefault(int((entry / "stat").read_text().rpartition(")")[2].split()[1]), []).append(
-                    int(entry.name)
-                )
-            except (OSError, IndexError):
-                continue
+            with suppress(OSError):
+                children.setdefault(_parent(int(entry.name)), []).append(int(entry.name))
     found, waiting = [], [pid]
     while waiting:
-        for child in parents.get(waiting.pop(), []):
+        for child in children.get(waiting.pop(), []):
             found.append(child)
             waiting.append(child)
     return found
@@ -129,10 +118,13 @@ def descendants(pid: int) -> list[int]:
 def is_worker(pid: int) -> bool:
     """Whether a process was forked by a daemon of Spark's for Python workers."""
     try:
-        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        return all(b"pyspark.daemon" in Path(f"/proc/{each}/cmdline").read_bytes() for each in (pid, parent))
+        return all(b"pyspark.daemon" in Path(f"/proc/{each}/cmdline").read_bytes() for each in (pid, _parent(pid)))
     except OSError:
         return False
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _is_alive(pid: int) -> bool:
@@ -140,8 +132,3 @@ def _is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def told(output: Path) -> list[dict[str, object]]:
-    """The progress that was printed."""
-    return [json.loads(line) for line in output.read_text().splitlines() if line.startswith("{")]

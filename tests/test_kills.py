@@ -5,12 +5,13 @@ file a micro-batch, so that a clean run and a killed one divide the input in the
 can be compared byte for byte.
 """
 
+import json
 import os
 import random
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 
 from kills import Process, held_at, kill
 from millrace.spark.crash import POINTS
+from millrace.spark.session import make_home
 from millrace.spark.writers import Guarantee
 
 pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
@@ -35,7 +37,7 @@ totals = (
     .retracting()
     .aggregate(n=count(), total=sum_("v"), all=collect("v"))
 )
-visits = timed.window(session("3s")).aggregate(n=count())
+visits = timed.window(session("100ms")).aggregate(n=count())
 pipeline = Pipeline("killed", views={"totals": totals}, sinks=[visits.to(to_files("out", "json"))])
 """
 FILES = 24
@@ -57,11 +59,8 @@ def prepared(folder: Path) -> Path:
     for number in range(FILES):
         lines = []
         for _ in range(40):
-            at = number * 2 + draw.uniform(-8, 2)
-            seconds = max(at, 0.0)
-            lines.append(
-                f'{{"k": "key {draw.randrange(6)}", "v": {draw.randrange(100)}, "at": "1970-01-01T00:00:{seconds:09.6f}Z"}}'
-            )
+            at = f"1970-01-01T00:00:{max(number * 2 + draw.uniform(-8, 2), 0.0):09.6f}Z"
+            lines.append(json.dumps({"k": f"key {draw.randrange(6)}", "v": draw.randrange(100), "at": at}))
         lines.append("this is not JSON")
         path = folder / "in" / f"{number:03}.json"
         path.write_text("\n".join(lines))
@@ -75,8 +74,9 @@ def written(pipeline: Path) -> Answers:
     folder = pipeline.parent
     with closing(sqlite3.connect(folder / "checkpoint" / "views.db")) as database:
         table = database.execute("SELECT * FROM totals ORDER BY rowid").fetchall()
+    here = str(folder).encode()  # dead letters say where they are from
     contents = [
-        {path.name: path.read_bytes() for path in sorted(place.iterdir()) if not path.name.startswith(".")}
+        {path.name: path.read_bytes().replace(here, b"") for path in sorted(place.iterdir())}
         for place in (folder / "out", folder / "checkpoint" / "dead_letters")
     ]
     return Answers(table, *contents)
@@ -91,18 +91,22 @@ class Clean:
 
 
 @pytest.fixture(scope="module")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clean]:
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
     folder = tmp_path_factory.mktemp("clean")
     pipeline = prepared(folder / "pipeline")
     archive = folder / "classes.jsa"
     # Java keeps the classes that it loaded, so that the many starts to come do not load and check them again.
-    process = start(pipeline, Guarantee.EXACTLY_ONCE, {"JAVA_TOOL_OPTIONS": f"-XX:ArchiveClassesAtExit={archive}"})
-    process.wait()
+    home = folder / "spark"  # the same for all, or the classes are not taken for the same
+    home.mkdir()
+    make_home(home)
+    options = {"SPARK_HOME": str(home), "JAVA_TOOL_OPTIONS": f"-XX:ArchiveClassesAtExit={archive}"}
+    start(pipeline, Guarantee.EXACTLY_ONCE, options).wait()
     answers = written(pipeline)
     assert len(answers.table) > 100
     assert len(answers.files) > 5
     assert len(answers.letters) == FILES
-    yield Clean(answers, {"JAVA_TOOL_OPTIONS": f"-XX:SharedArchiveFile={archive} -XX:TieredStopAtLevel=1"})
+    options["JAVA_TOOL_OPTIONS"] = f"-XX:SharedArchiveFile={archive} -XX:TieredStopAtLevel=1"
+    return Clean(answers, options)
 
 
 def start(pipeline: Path, guarantee: str, environment: Mapping[str, str]) -> Process:
@@ -111,7 +115,7 @@ def start(pipeline: Path, guarantee: str, environment: Mapping[str, str]) -> Pro
 
 
 def kill_at(point: str, pipeline: Path, guarantee: str, clean: Clean, count: int = 3) -> bool:
-    """Run until a point is reached the third time, and kill it there; False if it ends before."""
+    """Run until a point is reached so many times, and kill it there; False if it ends before."""
     marker = pipeline.parent / "reached"
     process = start(pipeline, guarantee, {**clean.environment, **held_at(point, count, marker)})
     if not process.wait_for(marker):
@@ -125,7 +129,7 @@ def test_exactly_once_is_the_clean_run_byte_for_byte(tmp_path: Path, clean: Clea
     killed = [kill_at(point, pipeline, Guarantee.EXACTLY_ONCE, clean) for point in POINTS]
     assert all(killed)
     draw = random.Random(11)
-    for _ in range(3):  # and at any time at all
+    for _ in range(2):  # and at any time at all
         process = start(pipeline, Guarantee.EXACTLY_ONCE, clean.environment)
         if process.wait_for_batches(1):
             time.sleep(draw.uniform(0, 0.8))
@@ -137,8 +141,8 @@ def test_exactly_once_is_the_clean_run_byte_for_byte(tmp_path: Path, clean: Clea
 @pytest.mark.parametrize("guarantee", [Guarantee.AT_LEAST_ONCE, Guarantee.AT_MOST_ONCE])
 def test_the_other_guarantees_keep_what_they_promise(guarantee: Guarantee, tmp_path: Path, clean: Clean) -> None:
     pipeline = prepared(tmp_path / "pipeline")
-    for point in ("sink before write", "sink during write", "sink after write"):
-        assert kill_at(point, pipeline, guarantee, clean)
+    for point in ("sink during write", "sink after write"):
+        assert kill_at(point, pipeline, guarantee, clean, count=1)
     start(pipeline, guarantee, clean.environment).wait()
     expected, found = Counter(clean.answers.table), Counter(written(pipeline).table)
     if guarantee is Guarantee.AT_LEAST_ONCE:

@@ -77,14 +77,20 @@ def _printing_to(log: Path | None) -> Iterator[None]:
 
 @cache
 def _home() -> str:
-    """The installed PySpark without its zip of Python files, so that workers import the installed, compiled ones."""
-    installed = Path(pyspark.__path__[0])
     folder = TemporaryDirectory(prefix="millrace-spark-")
     atexit.register(folder.cleanup)
-    for entry in installed.iterdir():
-        if entry.name != "python":
-            Path(folder.name, entry.name).symlink_to(entry)
+    make_home(Path(folder.name))
     return folder.name
+
+
+def make_home(folder: Path) -> None:
+    """Put the installed PySpark into a folder without its zip of Python files.
+
+    Workers then import the installed files, which are compiled.
+    """
+    for entry in Path(pyspark.__path__[0]).iterdir():
+        if entry.name != "python":
+            (folder / entry.name).symlink_to(entry)
 
 
 def streaming(spark: SparkSession, shards: int) -> SparkSession:

@@ -25,7 +25,7 @@ from millrace.model.errors import ModelError, refuse, unknown
 from millrace.model.pipeline import FileSink, FunctionSink, Sink, TableSink
 from millrace.model.schema import Schema
 from millrace.spark.crash import reach
-from millrace.spark.durable import write_whole
+from millrace.spark.durable import remove_parts, write_whole
 
 
 class Guarantee(StrEnum):
@@ -93,6 +93,7 @@ class FileWriter:
         self._folder, self._format = Path(folder), format
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            remove_parts(self._folder)
         except OSError as error:
             raise ModelError(f"cannot write to the folder {folder}: {error.strerror}") from None
 
