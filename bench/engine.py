@@ -22,7 +22,7 @@ from millrace import Pipeline
 from millrace.spark import batch, session, stream
 from millrace.spark.progress import BatchProgress
 
-FILES, ROWS, PER_BATCH, WARM = 20, 200_000, 5, 1
+FILES, ROWS, PER_BATCH, WARM = 40, 200_000, 10, 2
 
 
 def run() -> list[Figure]:
@@ -182,7 +182,7 @@ def _resident() -> str:
     for line in listed.splitlines():
         size, _, command = line.strip().partition(" ")
         kind = "java" if "SparkSubmit" in command else "workers" if "pyspark.daemon" in command else None
-        kind = "driver" if "-m bench" in command else kind
+        kind = "driver" if " -m bench" in command else kind
         if kind is not None:
             sizes[kind] += int(size) // 1024
     return ", ".join(f"{kind} {size} MB" for kind, size in sizes.items())

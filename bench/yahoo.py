@@ -34,8 +34,8 @@ def write(folder: Path, format: str, count: int, rows: int, seed: int = 7) -> No
         connection.execute(
             f"COPY (SELECT printf('%016x', hash(i, {seed}, 1)) AS user_id,"
             f" printf('%016x', hash(i, {seed}, 2)) AS page_id,"
-            f" ad_id, ['banner', 'modal', 'sponsored', 'mail', 'mobile'][1 + hash(i, {seed}, 5) % 5] AS ad_type,"
-            f" ['view', 'click', 'purchase'][1 + hash(i, {seed}, 3) % 3] AS event_type,"
+            f" ad_id, ['banner', 'modal', 'sponsored', 'mail'][1 + (hash(i, {seed}, 5) % 4)::BIGINT] AS ad_type,"
+            f" ['view', 'click', 'purchase'][1 + (hash(i, {seed}, 3) % 3)::BIGINT] AS event_type,"
             f" {time.format(seed=seed)} AS event_time, printf('10.0.%d.%d', i % 256, i % 199) AS ip_address"
             f" FROM range({first}, {first + rows}) r(i) JOIN ads ON n = (hash(i, {seed}, 6) % 1000)::BIGINT)"
             f" TO '{folder / f'{number:04}.{format}'}' (FORMAT {format.upper()})"

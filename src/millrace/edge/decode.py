@@ -10,6 +10,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from millrace.edge.connection import registered
@@ -37,29 +38,30 @@ class JsonDecoder:
         # Any text fits a STRING, so one that nobody wants need not be looked at; other fields may be misfits.
         read = [column for column in schema if wanted is None or column.name in wanted or column.type != "STRING"]
         # Everything is read as text first: DuckDB itself would read 5.5 as the BIGINT 6.
-        shape = ", ".join(f'"{_escaped(column.name)}": "VARCHAR"' for column in read or schema.columns[:1])
-        values = [f"{_read(column)} AS {quoted(column.name)}, " for column in read]
+        texts = ", ".join(f"'{_pointer(column.name)}'" for column in read or schema.columns[:1])
+        fields = [(number, column) for number, column in enumerate(schema) if column in read]
+        values = [f"{_read(column, f'j[{place}]')} AS v{place}" for place, (_, column) in enumerate(fields, 1)]
         misfits = [
-            f"WHEN {_text(column)} IS NOT NULL AND {_read(column)} IS NULL THEN {number}"
-            for number, column in enumerate(schema)
-            if column in read and column.type != "STRING"
+            f"WHEN v{place} IS NULL AND j[{place}] IS NOT NULL THEN {number}"
+            for place, (number, column) in enumerate(fields, 1)
+            if column.type != "STRING"
         ]
-        object_ = "starts_with(ltrim(value, ' \t\r\n'), '{')"
+        named = [f"v{place} AS {quoted(column.name)}" for place, (_, column) in enumerate(fields, 1)]
+        misfit = f"CASE WHEN j IS NULL THEN {_NOT_AN_OBJECT} {' '.join(misfits)} END AS __misfit"
+        parsed = f"json_extract_string(value, [{texts}])"
+        object_ = "json_valid(value) AND starts_with(ltrim(value, ' \t\r\n'), '{')"
         self._trusting, self._checking = (
-            f"SELECT {''.join(values)}CASE WHEN j IS NULL OR NOT is_object THEN {_NOT_AN_OBJECT} "
-            f"{' '.join(misfits)} END AS __misfit "
-            f"FROM (SELECT {parsed} AS j, coalesce({object_}, FALSE) AS is_object FROM __values)"
-            for parsed in (
-                f"from_json(value, '{{{shape}}}')",
-                f"CASE WHEN json_valid(value) THEN from_json(value, '{{{shape}}}') END",
-            )
+            f"SELECT {', '.join([*named, misfit])} FROM (SELECT {', '.join(['j', *values])} FROM "
+            f"(SELECT {extracted} AS j FROM __values))"
+            for extracted in (parsed, f"CASE WHEN {object_} THEN {parsed} END")
         )
 
     def decode(self, values: pa.Array) -> tuple[pa.Table, list[Misfit]]:
         """The records that fit, as columns in their order, and those that do not."""
         with registered({"__values": pa.table({"value": values})}) as connection:
             try:
-                decoded = connection.sql(self._trusting).to_arrow_table()
+                statement = self._trusting if _look_like_objects(values) else self._checking
+                decoded = connection.sql(statement).to_arrow_table()
             except duckdb.Error:
                 # One record that is no JSON fails the statement; now each is asked first, which costs a second look.
                 decoded = connection.sql(self._checking).to_arrow_table()
@@ -83,13 +85,20 @@ class JsonDecoder:
         return f"{column.name} is not {column.type}: {text.strip()!r:.80}"
 
 
-def _text(column: Column) -> str:
-    return f"j.{quoted(column.name)}"
+def _look_like_objects(values: pa.Array) -> bool:
+    """Whether every text starts with a brace, so that what is JSON among them is an object."""
+    if values.null_count or not len(values):
+        return False
+    _, offsets, data = values.buffers()
+    width = np.int64 if pa.types.is_large_string(values.type) else np.int32
+    starts = np.frombuffer(offsets, width)[values.offset : values.offset + len(values) + 1]
+    if data is None or (starts[:-1] == starts[1:]).any():
+        return False
+    return bool((np.frombuffer(data, np.uint8)[starts[:-1]] == ord("{")).all())
 
 
-def _read(column: Column) -> str:
-    """The value of a field, NULL if it does not fit."""
-    text = _text(column)
+def _read(column: Column, text: str) -> str:
+    """The value of a field that is there as text, NULL if it does not fit."""
     if column.type in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
         return f"CASE WHEN regexp_full_match({text}, '-?[0-9]+') THEN try_cast({text} AS {column.type}) END"
     if column.type in ("DOUBLE", "FLOAT"):
@@ -103,6 +112,6 @@ def _read(column: Column) -> str:
     raise refuse(f"column {column.name!r} of type {column.type} is not decoded from JSON; read it as STRING")
 
 
-def _escaped(name: str) -> str:
-    """A name inside of JSON inside of an SQL string."""
-    return name.replace("\\", "\\\\").replace('"', '\\"').replace("'", "''")
+def _pointer(name: str) -> str:
+    """Where a field is, as a JSON pointer inside of an SQL string."""
+    return "/" + name.replace("~", "~0").replace("/", "~1").replace("'", "''")

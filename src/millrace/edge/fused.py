@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millrace.edge.connection import registered
 from millrace.edge.sql import CannotFuseError, quoted, to_duckdb
@@ -49,14 +50,14 @@ from millrace.model.stream import (
     find_event_time,
     parents,
 )
-from millrace.model.watermark import Percentile, Punctuated, Seen
+from millrace.model.watermark import Punctuated, Seen
 from millrace.model.window import Custom, Fixed, Global, Session, Sliding, Windowing
 
 PLACE = "__place"
 """The column of a bundle that says which of its records a row is."""
 _SIDE = "__side"
 """By which side of a union it came: all rows of the first are before those of the second."""
-_AT = "__at"
+_AT, _NEWEST, _CLOSED = "__at", "__newest", "__closed"
 _MOST_TIMES = 4096
 
 
@@ -80,24 +81,29 @@ class Fused:
 
     def __init__(self, of: Query | Stream, source: Source) -> None:
         """Write the statements. Raises CannotFuseError with the reason if there are none."""
+        self.lifts: str | None = None
+        """Why the statement gives rows that are still to be lifted, and not partials."""
+        self._stream_of = of.stream if isinstance(of, Query) else of
+        # Where nothing leaves rows out between the event time and the aggregate, one statement does for both.
+        self._tells = isinstance(of, Query) and isinstance(of.stream, EventTime) and not of.stream.estimator.needs_times
+        if not isinstance(of, Query):
+            self.statement = f"SELECT {', '.join(map(quoted, of.schema.names))} FROM ({self._staged(source)})"
+            return
+        try:
+            self.statement = _aggregated(of, self._staged(source), self._tells)
+        except _NotInSqlError as error:
+            self.lifts, self._tells = str(error), False
+            self.statement = _unaggregated(of, self._staged(source))
+
+    def _staged(self, source: Source) -> str:
         self.tables: dict[str, pa.Table] = {}
         self._timed: list[tuple[EventTime, str]] = []
-        stream = of.stream if isinstance(of, Query) else of
-        staged = self._stream(stream, source)
+        staged = self._stream(self._stream_of, source)
         if staged is None:
             raise CannotFuseError(f"source {source.name} is not part of the query")
         if len(self._timed) > 1:
             raise CannotFuseError(f"source {source.name} is read with several event times")
-        self.lifts: str | None = None
-        """Why the statement gives rows that are still to be lifted, and not partials."""
-        if not isinstance(of, Query):
-            self.statement = f"SELECT {', '.join(map(quoted, of.schema.names))} FROM ({staged})"
-            return
-        try:
-            self.statement = _aggregated(of, staged)
-        except _NotInSqlError as error:
-            self.lifts = str(error)
-            self.statement = _unaggregated(of, staged)
+        return staged
 
     @property
     def event_time(self) -> EventTime | None:
@@ -108,28 +114,35 @@ class Fused:
         """What a bundle comes to. Raises duckdb.Error if a row has no value somewhere."""
         with registered({"__rows": _placed(rows), **self.tables}) as connection:
             made = connection.sql(self.statement).to_arrow_table()
-            return Taken(made, *self._times(connection))
+            return self._told(connection, made) if self._tells else Taken(made, *self._times(connection))
 
     def seen(self, rows: pa.Table) -> Seen:
         """What a bundle shows of event time, taken in or not. Raises duckdb.Error as `take` does."""
         with registered({"__rows": _placed(rows), **self.tables}) as connection:
             return self._times(connection)[0]
 
+    def _told(self, connection: duckdb.DuckDBPyConnection, made: pa.Table) -> Taken:
+        """Partials that tell the time beside them; rows without an event time are in a slice that is NULL."""
+        newest, closed = (pc.max(made[name]).as_py() for name in (_NEWEST, _CLOSED))
+        seen = Seen(*(BEGINNING_OF_TIME if each is None else each for each in (newest, closed)))  # type: ignore[arg-type]
+        rows = made.drop_columns([_NEWEST, _CLOSED])
+        if not rows["slice"].null_count:
+            return Taken(rows, seen)
+        node, above = self._timed[0]
+        timeless = connection.sql(f"SELECT {PLACE} FROM ({above}) WHERE {_missing(node)}").fetchall()
+        return Taken(rows.filter(rows["slice"].is_valid()), seen, tuple(place for (place,) in timeless))
+
     def _times(self, connection: duckdb.DuckDBPyConnection) -> tuple[Seen, tuple[int, ...]]:
         """What the bundle shows of event time, and which rows have none."""
         if not self._timed:
             return Seen(), ()
         node, above = self._timed[0]
-        at, policy = f"epoch_us({quoted(node.column)})", node.estimator.policy
-        missing, closes = f"{quoted(node.column)} IS NULL", "NULL"
-        if isinstance(policy, Punctuated):  # such a row may do nothing but close an epoch
-            missing += f" AND {quoted(policy.column)} IS NULL"
-            closes = f"max(epoch_us({quoted(policy.column)}))"
-        asked = f"SELECT max({at}), {closes}, count(*) FILTER ({missing}) FROM ({above})"
+        at, missing = f"epoch_us({quoted(node.column)})", _missing(node)
+        asked = f"SELECT max({at}), {_closes(node)}, count(*) FILTER ({missing}) FROM ({above})"
         ((newest, closed, many),) = connection.sql(asked).fetchall()
         timeless = connection.sql(f"SELECT {PLACE} FROM ({above}) WHERE {missing}").fetchall() if many else []
         times: Mapping[int, int] = {}
-        if isinstance(policy, Percentile) and newest is not None:
+        if node.estimator.needs_times and newest is not None:
             counted = connection.sql(
                 f"SELECT {at} AS t, count(*) AS n FROM ({above}) WHERE {at} IS NOT NULL GROUP BY {at}"
             )
@@ -176,7 +189,7 @@ class Fused:
                 return f"SELECT {names} FROM ({above}) {how.upper()} JOIN {self._table(table, node)} USING ({same})"
             case EventTime(column=column):
                 self._timed.append((node, above))
-                return f"SELECT * FROM ({above}) WHERE {quoted(column)} IS NOT NULL"
+                return above if self._tells else f"SELECT * FROM ({above}) WHERE {quoted(column)} IS NOT NULL"
 
     def _table(self, table: Table, join: Join) -> str:
         name = f"__table_{table.name}"
@@ -219,7 +232,19 @@ def _placed(rows: pa.Table) -> pa.Table:
     return rows if PLACE in rows.column_names else rows.append_column(PLACE, pa.array(np.arange(len(rows))))
 
 
-def _aggregated(query: Query, staged: str) -> str:
+def _missing(node: EventTime) -> str:
+    """Which rows have no event time though they need one: a row may do nothing but close an epoch."""
+    policy = node.estimator.policy
+    closes = f" AND {quoted(policy.column)} IS NULL" if isinstance(policy, Punctuated) else ""
+    return f"{quoted(node.column)} IS NULL{closes}"
+
+
+def _closes(node: EventTime) -> str:
+    policy = node.estimator.policy
+    return f"max(epoch_us({quoted(policy.column)}))" if isinstance(policy, Punctuated) else "CAST(NULL AS BIGINT)"
+
+
+def _aggregated(query: Query, staged: str, tells: bool) -> str:
     event_time = find_event_time(query.stream)
     at = "0" if event_time is None else f"epoch_us({quoted(event_time.column)})"
     keys = [f"{_key(query, name)} AS {key}" for name, key in zip(query.keys, query.key_columns, strict=True)]
@@ -227,7 +252,11 @@ def _aggregated(query: Query, staged: str) -> str:
     for computed, names in zip(query.computed, query.partial_columns, strict=True):
         columns = _partials(computed)
         partials += [f"{sql} AS {name}" for sql, name in zip(columns, names, strict=True)]
-    chosen = [*keys, f"{_slice(query.windowing)} AS slice", "count(*) AS elements", *partials]
+    slice_ = _slice(query.windowing)
+    if tells and event_time is not None:
+        slice_ = f"CASE WHEN {_AT} IS NOT NULL THEN {slice_} END"
+        partials += [f"max({_AT}) AS {_NEWEST}", f"{_closes(event_time)} AS {_CLOSED}"]
+    chosen = [*keys, f"{slice_} AS slice", "count(*) AS elements", *partials]
     return (
         f"SELECT {', '.join(chosen)} FROM (SELECT *, {at} AS {_AT} FROM ({staged})) "
         f"GROUP BY {', '.join([*query.key_columns, 'slice'])}"

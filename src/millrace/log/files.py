@@ -7,12 +7,15 @@ micro-batch that is run again reads the same files.
 
 import gzip
 import json
+import mmap
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -22,7 +25,7 @@ from millrace.model.errors import ModelError, refuse
 from millrace.model.schema import Schema
 from millrace.model.stream import Source
 
-SPLIT = 32 << 20
+SPLIT = 64 << 20
 """How many bytes of a file one split holds, about."""
 
 
@@ -103,18 +106,15 @@ class FileSplit:
             with gzip.open(self.path) as file:
                 return lines(self.path, file.read())
         with open(self.path, "rb") as file:
-            begin = max(0, self.start - 1)
-            file.seek(begin)
-            data = file.read(self.end - begin)
-            if data and not data.endswith(b"\n"):
-                data += file.readline()
-        if self.start == 0:
-            return lines(self.path, data)
+            if not os.fstat(file.fileno()).st_size:
+                return lines(self.path, b"")
+            whole = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         # A line belongs to the split that it starts in.
-        skipped = data.find(b"\n") + 1
-        if not skipped or begin + skipped >= self.end:
+        start = whole.find(b"\n", self.start - 1) + 1 if self.start else 0
+        if (self.start and not start) or start >= self.end:
             return lines(self.path, b"")
-        return lines(self.path, data[skipped:], begin + skipped)
+        end = whole.find(b"\n", self.end - 1) + 1 or len(whole)
+        return lines(self.path, memoryview(whole)[start:end], start)
 
     def _parquet(self) -> Bundle:
         file = pq.ParquetFile(self.path)
@@ -140,11 +140,11 @@ class FileSplit:
         return Bundle(self.path, np.arange(before, before + len(read)), rows=pa.table(columns))
 
 
-def lines(origin: str, data: bytes, begin: int = 0) -> Bundle:
+def lines(origin: str, data: bytes | memoryview, begin: int = 0) -> Bundle:
     """The lines of a text, without those that are blank, and at which byte each starts."""
-    if begin == 0 and data.startswith(b"\xef\xbb\xbf"):
+    if begin == 0 and bytes(data[:3]) == b"\xef\xbb\xbf":
         data, begin = data[3:], 3
-    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+    ends = _line_ends(data)
     if not len(ends) or ends[-1] < len(data):
         ends = np.append(ends, len(data))
     starts = np.concatenate([[0], ends])
@@ -166,10 +166,19 @@ def lines(origin: str, data: bytes, begin: int = 0) -> Bundle:
     return Bundle(origin, offsets, texts)
 
 
-def _text(line: bytes) -> str | None:
+def _line_ends(data: bytes | memoryview) -> npt.NDArray[np.int64]:
+    """Where lines end, found piece by piece, as a piece fits into the memory nearest to the core."""
+    whole, step = np.frombuffer(data, np.uint8), 1 << 18
+    found = [np.zeros(0, np.int64)]
+    for start in range(0, len(whole), step):
+        found.append(np.flatnonzero(whole[start : start + step] == ord("\n")) + (start + 1))
+    return np.concatenate(found)
+
+
+def _text(line: bytes | memoryview) -> str | None:
     """A line as text; None, which no record is, if it is not text."""
     try:
-        return line.decode()
+        return bytes(line).decode()
     except UnicodeDecodeError:
         return None
 
@@ -186,9 +195,9 @@ def _split(found: Found, format: str, source: Source) -> Iterator[FileSplit]:
     if format == "parquet":
         yield from _row_groups(found, source)
         return
-    step = found.size if found.path.endswith(".gz") else SPLIT
-    for start in range(0, found.size, step):
-        end = min(start + step, found.size)
+    pieces = 1 if found.path.endswith(".gz") else -(-found.size // SPLIT)
+    ends = [found.size * piece // pieces for piece in range(pieces + 1)]
+    for start, end in pairwise(ends):
         yield FileSplit(found.path, format, source.schema, start, end, end - start)
 
 

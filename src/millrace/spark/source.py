@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 
 from millrace.edge.decode import JsonDecoder
 from millrace.log.bundle import Split, Times
-from millrace.log.files import SPLIT, Files
+from millrace.log.files import Files
 from millrace.log.script import Script
 from millrace.model.duration import SECOND
 from millrace.model.errors import refuse
@@ -39,6 +39,10 @@ from millrace.spark.plan import Packed, Part, Plan
 
 _FASTEST, _SLOWEST = SECOND // 5, SECOND
 """How often, at most and at least, a micro-batch is run that only lets the clock advance, where that may matter."""
+
+
+_LONG = 512 << 20
+"""How many bytes one task reads, at most, about."""
 
 
 @dataclass(slots=True)
@@ -330,9 +334,12 @@ def _key(source: Source) -> str:
 
 
 def _shares(splits: list[tuple[int, Split]], cores: int) -> list[list[tuple[int, Split]]]:
-    """Splits in as many runs as there are cores, or more, so that none is much larger than a split may be."""
+    """Splits in as many runs as there are cores; where that would make long tasks, in twice as many, and so on.
+
+    A task reads one split after the other, so how much it reads does not decide how much memory it needs.
+    """
     total = sum(split.size for _, split in splits)
-    most = max(ceil(total / max(cores, ceil(total / SPLIT))), 1) if splits else 1
+    most = total / (cores * max(1, ceil(total / (cores * _LONG))))
     shares: list[list[tuple[int, Split]]] = []
     held = 0
     for number, split in splits:
