@@ -2,7 +2,8 @@
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -342,3 +343,29 @@ def test_count_windows_keep_the_order_of_arrival(spark: SparkSession, tmp_path: 
     (found,) = drive(spark, [Case(asked, happenings)])
     assert not isinstance(found, Exception)
     assert values(found) == [[{"total": 0 + 1 + 2 + 3}], [{"total": 4 + 5 + 6 + 7}], [{"total": 8 + 9 + 10 + 11}]]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 300 KB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("only root can mount a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_stops_the_pipeline_and_loses_nothing(
+    spark: SparkSession, tmp_path: Path, small_disk: Path
+) -> None:
+    rows = [row(f"a key that is quite long, number {number}", number, 1) for number in range(5_000)]
+    script = {"events": Script([Happening(rows), Happening([row("end", 1, 30)])])}
+    pipeline = Pipeline("p", {"counts": COUNTS})
+    with pytest.raises(ModelError, match=r"cannot write to .*counts\.db: .*full; nothing was lost: mend that"):
+        run(spark, pipeline, tmp_path, script, store=small_disk / "counts.db")
+    subprocess.run(["mount", "-o", "remount,size=100m", str(small_disk)], check=True)
+    run(spark, pipeline, tmp_path, script, store=small_disk / "counts.db")
+    with closing(sqlite3.connect(small_disk / "counts.db")) as database:
+        assert database.execute("SELECT count(*), sum(total) FROM counts").fetchall() == [(5_000, sum(range(5_000)))]

@@ -11,5 +11,10 @@ _OURS = re.compile(r"millrace\.model\.errors\.ModelError: (.*(?:\n    .*)*)")
 
 def plain_error(error: PySparkException) -> Exception:
     """A mistake that a worker found, without the stack of two machines around it; else the error as it is."""
-    found = _OURS.search(str(error))
-    return ModelError(found[1].strip()) if found else error
+    text = str(error)
+    found = _OURS.search(text)
+    if found:
+        return ModelError(found[1].strip())
+    if "No space left on device" in text:
+        return ModelError("the disk is full; nothing was lost: make room, and run again")
+    return error

@@ -51,6 +51,10 @@ def stop(spark: SparkSession) -> None:
     spark.stop()
     if gateway is not None:
         gateway.shutdown()
+        java = getattr(gateway, "proc", None)
+        if java is not None:
+            java.stdin.close()  # which is what it waits for
+            java.wait()
     SparkContext._gateway = SparkContext._jvm = None
 
 
