@@ -96,6 +96,7 @@ def test_json_files_are_read_once_also_after_a_restart(spark: SparkSession, tmp_
     folder.mkdir()
     (folder / "1.json").write_text(line("a", 1, 1) + "\n" + line("a", 2, 2))
     (folder / "_hidden").write_text("not for us")
+    (folder / "0.json").write_text("")
     source = files(str(folder), "k STRING, v BIGINT, at TIMESTAMP")
     asked = source.event_time("at", delay="0s").group_by("k").window(fixed("10s")).aggregate(total=sum_("v"))
     pipeline = Pipeline("p", {"totals": asked})
@@ -250,6 +251,24 @@ def test_what_may_change_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     ((_, answers),) = run(spark, Pipeline("p", views), tmp_path, {"events": script})
     assert answers["view counts"]["n"].to_pylist() == [2]
     assert answers["view all"]["n"].to_pylist() == [1]
+
+
+def test_a_native_output_cannot_join_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    run(spark, Pipeline("p", {"counts": COUNTS}), tmp_path, SCRIPT)
+    native = EVENTS.where("upper(k) = 'A'").window(global_()).aggregate(n=count())
+    with pytest.raises(ModelError, match="view loud came or went, and an output whose edge is native"):
+        run(spark, Pipeline("p", {"counts": COUNTS, "loud": native}), tmp_path, SCRIPT)
+
+
+def test_names_that_are_also_ours(spark: SparkSession, tmp_path: Path) -> None:
+    asked = EVENTS.group_by("k").window(global_()).trigger(on.each()).accumulating()
+    pipeline = Pipeline("p", {"counts": asked.aggregate(last=count(), batch=sum_("v"))})
+    (first, _) = run(spark, pipeline, tmp_path, SCRIPT)
+    assert first[1]["view counts"].column_names[-5:] == ["batch", "diff", "timing", "index", "pane_last"]
+    with closing(sqlite3.connect(tmp_path / "checkpoint" / "views.db")) as database:
+        assert database.execute('SELECT "last", batch, pane_last, pane_batch FROM counts').fetchall() == [
+            (1, 1, 0, 0), (2, 3, 0, 1),
+        ]  # fmt: skip
 
 
 def test_sinks(spark: SparkSession, tmp_path: Path) -> None:

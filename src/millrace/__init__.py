@@ -4,6 +4,8 @@ A pipeline says what is computed, where in event time (windows), when in process
 appear (triggers, imported as `on`) and how later answers relate to earlier ones.
 """
 
+# The first import of a package binds its name here; the function of that name, below, must come after it.
+import millrace.log  # noqa: F401
 from millrace.edge.explain import explain
 from millrace.model import trigger as on
 from millrace.model import window as windows

@@ -161,7 +161,8 @@ def lines(origin: str, data: bytes | memoryview, begin: int = 0) -> Bundle:
     if blank.any():
         kept = ~blank
         for row in np.flatnonzero(blank):
-            kept[row] = (texts[row].as_py() or "-").strip() != ""
+            text = texts[row].as_py()
+            kept[row] = text is None or text.strip() != ""
         texts, offsets = texts.filter(pa.array(kept)), offsets[kept]
     return Bundle(origin, offsets, texts)
 
@@ -195,7 +196,7 @@ def _split(found: Found, format: str, source: Source) -> Iterator[FileSplit]:
     if format == "parquet":
         yield from _row_groups(found, source)
         return
-    pieces = 1 if found.path.endswith(".gz") else -(-found.size // SPLIT)
+    pieces = 1 if found.path.endswith(".gz") else max(1, -(-found.size // SPLIT))
     ends = [found.size * piece // pieces for piece in range(pieces + 1)]
     for start, end in pairwise(ends):
         yield FileSplit(found.path, format, source.schema, start, end, end - start)

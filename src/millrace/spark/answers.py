@@ -1,5 +1,7 @@
 """Panes as the rows that people see: the columns of the query, then what is known of the pane."""
 
+from collections.abc import Iterable, Sequence
+
 import pyarrow as pa
 
 from millrace.model.arrow import arrow_type
@@ -10,12 +12,7 @@ from millrace.model.stream import Stream
 from millrace.model.window import Count, Global
 from millrace.panes.advance import TIMINGS
 
-PANE_COLUMNS = (
-    Column("diff", "INT"),
-    Column("timing", "STRING"),
-    Column("index", "BIGINT"),
-    Column("last", "BOOLEAN"),
-)
+_PANE = (Column("diff", "INT"), Column("timing", "STRING"), Column("index", "BIGINT"), Column("last", "BOOLEAN"))
 
 
 def schema_of(of: Query | Stream) -> Schema:
@@ -24,7 +21,16 @@ def schema_of(of: Query | Stream) -> Schema:
         if column.type == UNKNOWN:
             message = f"the type of {column.name!r} is not known; cast its argument, or give the fold type="
             raise refuse(message, of.place)
-    return Schema((*of.schema, *PANE_COLUMNS)) if isinstance(of, Query) else of.schema
+    if not isinstance(of, Query):
+        return of.schema
+    names = free_names(of.schema.names, [column.name for column in _PANE])
+    return Schema((*of.schema, *(Column(name, column.type) for name, column in zip(names, _PANE, strict=True))))
+
+
+def free_names(taken: Iterable[str], wanted: Sequence[str]) -> list[str]:
+    """Names for columns of our own: as they are, or with `pane_` before them where the user has such a column."""
+    known = {name.lower() for name in taken}
+    return [name if name not in known else f"pane_{name}" for name in wanted]
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:

@@ -43,19 +43,24 @@ class Checkpoint:
         """The last batch whose answers were begun to be written, for at-most-once."""
         return self.folder / "begun"
 
-    def open(self, pipeline: str, parts: Mapping[str, Part], labels: tuple[int, ...]) -> tuple[int, ...]:
+    def open(
+        self, pipeline: str, parts: Mapping[str, Part], labels: tuple[int, ...], fuse: bool = True
+    ) -> tuple[int, ...]:
         """Go on with what is there, or begin; the labels of the shards. Refuses what cannot go on."""
         described = {name: _described(part) for name, part in parts.items()}
+        native = [name for name, part in parts.items() if not (fuse and part.is_fused)]
+        reads = [*(["fused"] if len(native) < len(parts) else []), *native]
         try:
             known = json.loads(self._file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             if self.spark.exists():
                 raise ModelError(f"{self.folder} is not a checkpoint of Millrace; choose another") from None
-            self._write({"format": FORMAT, "pipeline": pipeline, "labels": labels, "parts": described})
+            self._write({"format": FORMAT, "pipeline": pipeline, "labels": labels, "reads": reads, "parts": described})
             return labels
         except ValueError:
             raise ModelError(f"{self._file} cannot be read; choose another checkpoint") from None
         self._check(known, pipeline, described)
+        self._check_reads(known["reads"], reads)
         self._write({**known, "parts": {**known["parts"], **described}})
         return tuple(known["labels"])
 
@@ -88,6 +93,16 @@ class Checkpoint:
                     "Give it another name to start it from here, choose another checkpoint to start all over, "
                     "or go back to what it was."
                 )
+
+    def _check_reads(self, before: list[str], now: list[str]) -> None:
+        """Spark knows the sources of a stream by their number; each output that is not fused has its own."""
+        if before != now:
+            changed = sorted(set(before) ^ set(now)) or now
+            raise ModelError(
+                f"checkpoint {self.folder} was made with other sources: {', '.join(changed)} came or went, and "
+                "an output whose edge is native can do neither; choose another checkpoint (millrace explain says why "
+                "an edge is native)"
+            )
 
 
 def _described(part: Part) -> dict[str, str]:

@@ -107,7 +107,8 @@ def start(
     if until_caught_up and period is not None:
         raise ModelError("to run until caught up takes all there is as it comes; leave the interval out")
     kept = Checkpoint(Path(checkpoint).absolute())
-    labels = kept.open(pipeline.name, parts, labels_of(shards or spark.sparkContext.defaultParallelism))
+    own = labels_of(shards or spark.sparkContext.defaultParallelism)
+    labels = kept.open(pipeline.name, parts, own, fuse)
     plan = Plan(tuple(parts.values()), labels, str(kept.folder), given, fuse)
     writers = writers_of(pipeline, Path(store) if store else kept.folder / "views.db")
     letters = FileWriter(str(kept.dead_letters), "json")

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from millrace.model.errors import ModelError, refuse, unknown
 from millrace.model.pipeline import FileSink, FunctionSink, Sink, TableSink
 from millrace.model.schema import Schema
+from millrace.spark.answers import free_names
 from millrace.spark.crash import reach
 from millrace.spark.durable import remove_parts, write_whole
 
@@ -133,13 +134,18 @@ class TableWriter:
     def __init__(self, path: str, table: str, schema: Schema) -> None:
         """Make the table if it is not there. Refuses one with other columns."""
         self._path, self._table = path, table
-        self._columns = [*(f'"{column.name}"' for column in schema), '"batch"']
+        names = [*schema.names, *free_names(schema.names, ["batch"])]
+        lower = [name.lower() for name in names]
+        for name in names:
+            if lower.count(name.lower()) > 1:
+                raise ModelError(f"SQLite has no table with two columns {name!r}, in capitals or not; rename one")
+        self._columns = ['"' + name.replace('"', '""') + '"' for name in names]
         with self._transaction() as database:
             database.execute(
                 "CREATE TABLE IF NOT EXISTS millrace_commits "
                 "(pipeline TEXT, output TEXT, batch INTEGER, PRIMARY KEY (pipeline, output, batch)) WITHOUT ROWID"
             )
-            found = [f'"{row[1]}"' for row in database.execute(f'PRAGMA table_info("{table}")')]
+            found = ['"' + row[1].replace('"', '""') + '"' for row in database.execute(f'PRAGMA table_info("{table}")')]
             if not found:
                 kinds = [_affinity(column.type) for column in schema] + ["INTEGER"]
                 columns = ", ".join(f"{name} {kind}" for name, kind in zip(self._columns, kinds, strict=True))

@@ -12,7 +12,7 @@ from millrace.model.query import Query
 from millrace.model.reference import batch
 from millrace.model.window import Row
 from millrace.spark import batch as spark_batch
-from millrace.testing.stream import alone_if_not_together, renamed, spark
+from millrace.testing.stream import alone_if_not_together, panes_of, renamed, spark
 from millrace.testing.transcript import Input, Transcript
 
 Answers = list[dict[str, Any]]
@@ -46,7 +46,10 @@ def all_on_spark(
             scripts[f"case_{n}"] = Script([Happening(rows[at : at + share]) for at in range(0, len(rows), share)])
         pipeline = Pipeline("check", views)
         found = spark_batch.collect(spark, pipeline, scripts=scripts, shards=2, fuse=fuse).answers
-        return [_comparable(found[f"view {name}"].drop_columns(["diff"]).to_pylist()) for name in views]
+        return [
+            _comparable(query.row(pane) for pane in panes_of(query, found[f"view case_{number}"]))
+            for number, (query, _) in enumerate(given)
+        ]
 
     return alone_if_not_together(together, cases)
 
@@ -61,8 +64,7 @@ def on_spark(spark: SparkSession, query: Query, rows: Sequence[Row], partitions:
 
 def on_reference(query: Query, rows: Iterable[Row]) -> Answers:
     """The answers of the reference, likewise."""
-    answers = [query.row(pane) for pane in batch(query, rows)]
-    return _comparable({name: value for name, value in row.items() if name != "diff"} for row in answers)
+    return _comparable(query.row(pane) for pane in batch(query, rows))
 
 
 def _comparable(rows: Iterable[dict[str, Any]]) -> Answers:

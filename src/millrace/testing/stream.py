@@ -19,6 +19,7 @@ from millrace.model.rows import DeadLetter
 from millrace.model.stream import Source, Stream, Union
 from millrace.model.window import GLOBAL_WINDOW, Count, Global, Row, Window
 from millrace.spark import session, stream
+from millrace.spark.answers import schema_of
 from millrace.spark.progress import BatchProgress
 from millrace.testing.transcript import Clock, Input, Transcript, Watermark
 
@@ -133,6 +134,7 @@ def panes_of(query: Query, answers: pa.Table) -> list[Pane]:
 
 
 def _pane(query: Query, row: dict[str, Any]) -> Pane:
+    diff, timing, index, last = (row[name] for name in schema_of(query).names[-4:])
     start, end = row["window_start"], row["window_end"]
     if isinstance(query.windowing, Global):
         window = GLOBAL_WINDOW
@@ -142,7 +144,7 @@ def _pane(query: Query, row: dict[str, Any]) -> Pane:
         window = Window(to_instant(start), to_instant(end))
     values = {computed.name: row[computed.name] for computed in query.computed}
     keys = tuple(row[name] for name in query.keys)
-    return Pane(keys, window, values, Timing(row["timing"]), row["index"], row["last"], row["diff"])
+    return Pane(keys, window, values, Timing(timing), index, last, diff)
 
 
 def _case(transcript: Transcript) -> Case:
