@@ -70,6 +70,8 @@ def test_what_fits(text: str, row: dict[str, Any]) -> None:
         ('{"b": "yes"}', "b is not BOOLEAN"),
         ('{"at": "noon"}', "at is not TIMESTAMP"),
         ('{"at": 1700000000}', "at is not TIMESTAMP"),
+        ('{"at": "57970-01-01T00:00:00Z"}', "at is not TIMESTAMP"),
+        ('{"at": "infinity"}', "at is not TIMESTAMP"),
         ('{"s": "ok", "i": 1, "at": "2026-13-01"}', "at is not TIMESTAMP"),
         ("not json", "it is not a JSON object"),
         ("", "it is not a JSON object"),

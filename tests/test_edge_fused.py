@@ -32,7 +32,7 @@ from millrace import (
     top_k,
     windows,
 )
-from millrace.edge.fused import Fused, how
+from millrace.edge.fused import Fused, columns_read, how
 from millrace.model.arrow import arrow_type
 from millrace.model.duration import END_OF_TIME, SECOND, to_datetime
 from millrace.model.query import Query
@@ -191,6 +191,11 @@ def test_a_percentile_is_told_every_time_or_when_there_are_many_three_digits_of_
     assert sum(many.values()) == 100_000
     assert len(many) < 5_000
     assert all(99_999 - at == coarse(99_999 - at) for at in many)
+
+
+def test_a_function_of_the_user_s_may_look_at_every_column() -> None:
+    query = SOURCE.event_time("at", delay="0s").window(windows.custom(lambda at, row: [])).aggregate(n=count())
+    assert columns_read(query) == {"k", "v", "at", "d"}
 
 
 def test_each_side_of_a_union_is_fused_by_itself() -> None:

@@ -25,6 +25,7 @@ from millrace import (
     memory,
     on,
     sum_,
+    table,
     to_files,
     to_function,
     to_table,
@@ -269,6 +270,61 @@ def test_names_that_are_also_ours(spark: SparkSession, tmp_path: Path) -> None:
         assert database.execute('SELECT "last", batch, pane_last, pane_batch FROM counts').fetchall() == [
             (1, 1, 0, 0), (2, 3, 0, 1),
         ]  # fmt: skip
+
+
+def test_batches_of_another_checkpoint_are_not_taken_for_these(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = Pipeline("p", {"counts": COUNTS}, [COUNTS.to(to_files(str(tmp_path / "out"), "json"))])
+    for name in ("first", "second"):
+        run(spark, pipeline, tmp_path / name, SCRIPT, store=tmp_path / "store.db")
+    with closing(sqlite3.connect(tmp_path / "store.db")) as database:
+        assert database.execute("SELECT k, n, batch FROM counts").fetchall() == [("a", 1, 1)] * 2
+    assert len(list((tmp_path / "out").iterdir())) == 2
+
+
+def test_a_view_that_left_is_not_let_back_in(spark: SparkSession, tmp_path: Path) -> None:
+    everything = EVENTS.window(global_()).trigger(on.each()).accumulating().aggregate(n=count())
+    run(spark, Pipeline("p", {"counts": COUNTS, "all": everything}), tmp_path, SCRIPT)
+    run(spark, Pipeline("p", {"counts": COUNTS}), tmp_path, SCRIPT)
+    with pytest.raises(ModelError, match=r"view all left checkpoint .*, and has missed what came since"):
+        run(spark, Pipeline("p", {"counts": COUNTS, "all": everything}), tmp_path, SCRIPT)
+
+
+def test_a_checkpoint_is_for_one_run(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = Pipeline("p", {"counts": COUNTS})
+    started = stream.start(spark, pipeline, tmp_path / "checkpoint", scripts=SCRIPT)
+    try:
+        with pytest.raises(ModelError, match="another run uses the checkpoint"):
+            stream.start(spark, pipeline, tmp_path / "checkpoint", scripts=SCRIPT)
+    finally:
+        started.stop()
+
+
+def test_cases_that_once_went_wrong(spark: SparkSession) -> None:
+    timed = EVENTS.event_time("at", delay="1s")
+    named = memory("odd", "slice STRING, key0 BIGINT, at TIMESTAMP").event_time("at", delay="1s")
+    idle = EVENTS.event_time("at", delay="1s", idle="5s").group_by("k").window(fixed("10s")).aggregate(n=count())
+    twice = timed.where("k = 'a'").union(timed.where("k = 'b'")).group_by("k").window(fixed("10s"))
+    ones, twos = (table("t", "k STRING, x BIGINT", rows=[{"k": "a", "x": x}]) for x in (1, 100))
+    both = EVENTS.join(ones, on="k").select("k", "at", y="x").join(twos, on="k").event_time("at", delay="1s")
+    rows = [Happening([row("a", 1, 1), row("b", 2, 3)], SECOND), Happening([row("a", 3, 20)], 3600 * SECOND)]
+    cases = [
+        Case(twice.aggregate(n=count()), rows),
+        Case(idle, [*rows, Happening([row("a", 4, 21)], 3601 * SECOND), Happening((), 3700 * SECOND)]),
+        Case(both.window(fixed("10s")).aggregate(total=sum_("x + y")), rows),
+        Case(
+            named.group_by("slice").window(fixed("10s")).aggregate(total=sum_("key0")),
+            [
+                Happening([{"slice": "a", "key0": 5, "at": to_datetime(SECOND)}]),
+                Happening([{"slice": "b", "key0": 7, "at": to_datetime(30 * SECOND)}]),
+            ],
+        ),
+    ]
+    for case, found in zip(cases, drive(spark, cases), strict=True):
+        assert not isinstance(found, Exception), found
+        slow = Reference(case.query)
+        for happening, got in zip(case.happenings, found, strict=False):
+            assert said(got.panes) == said(slow.micro_batch(happening.rows, happening.now or 0)), case.query.explain()
+            assert (got.dropped, got.watermark) == (slow.dropped, slow.event_time)
 
 
 def test_sinks(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,6 +8,9 @@ from functools import cache
 import duckdb
 import pyarrow as pa
 
+ROW_ERRORS = (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException)
+"""What a statement fails with because of a value; another error says that the statement is wrong."""
+
 
 @contextmanager
 def registered(tables: Mapping[str, pa.Table]) -> Iterator[duckdb.DuckDBPyConnection]:

@@ -19,6 +19,8 @@ from millrace.model.errors import refuse
 from millrace.model.schema import Column, Schema
 
 _NOT_AN_OBJECT = -1
+_FIRST, _LAST = "TIMESTAMPTZ '0001-01-01 00:00:00+00'", "TIMESTAMPTZ '9999-12-31 23:59:59.999999+00'"
+"""The times that Python knows, and the reference with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class JsonDecoder:
         fields = [(number, column) for number, column in enumerate(schema) if column in read]
         values = [f"{_read(column, f'j[{place}]')} AS v{place}" for place, (_, column) in enumerate(fields, 1)]
         misfits = [
-            f"WHEN v{place} IS NULL AND j[{place}] IS NOT NULL THEN {number}"
+            f"WHEN {_is_none(column, f'v{place}')} AND j[{place}] IS NOT NULL THEN {number}"
             for place, (number, column) in enumerate(fields, 1)
             if column.type != "STRING"
         ]
@@ -110,6 +112,12 @@ def _read(column: Column, text: str) -> str:
     if column.type == "STRING":
         return text
     raise refuse(f"column {column.name!r} of type {column.type} is not decoded from JSON; read it as STRING")
+
+
+def _is_none(column: Column, value: str) -> str:
+    """Whether a value that was read is none of its type."""
+    outside = f" OR {value} NOT BETWEEN {_FIRST} AND {_LAST}" if column.type == "TIMESTAMP" else ""
+    return f"({value} IS NULL{outside})"
 
 
 def _pointer(name: str) -> str:

@@ -97,6 +97,8 @@ class Fused:
 
     def _staged(self, source: Source) -> str:
         self.tables: dict[str, pa.Table] = {}
+        self.in_files: dict[str, pa.Table] = {}
+        """The rows of tables that are in files, by the name of the table."""
         self._timed: list[tuple[EventTime, str]] = []
         staged = self._stream(self._stream_of, source)
         if staged is None:
@@ -192,9 +194,11 @@ class Fused:
                 return above if self._tells else f"SELECT * FROM ({above}) WHERE {quoted(column)} IS NOT NULL"
 
     def _table(self, table: Table, join: Join) -> str:
-        name = f"__table_{table.name}"
+        name = f"__table_{len(self.tables)}"
         self.tables[name] = columns_of(table, join.place)
-        return quoted(name)
+        if table.path is not None:
+            self.in_files[table.name] = self.tables[name]
+        return name
 
 
 def how(of: Query | Stream, source: Source) -> str:
@@ -210,6 +214,8 @@ def columns_read(of: Query | Stream) -> set[str]:
     """The names of all columns that a query looks at, in its source or made on the way."""
     if not isinstance(of, Query):
         return {*of.schema.names, *_looked_at(of)}
+    if isinstance(of.windowing, Custom):  # a function of the user's may look at anything
+        return {*of.stream.schema.names, *_looked_at(of.stream)}
     arguments = (argument for computed in of.computed for argument in computed.arguments)
     return {*of.keys, *(name for each in arguments for name in each.columns), *_looked_at(of.stream)}
 
@@ -259,7 +265,7 @@ def _aggregated(query: Query, staged: str, tells: bool) -> str:
     chosen = [*keys, f"{slice_} AS slice", "count(*) AS elements", *partials]
     return (
         f"SELECT {', '.join(chosen)} FROM (SELECT *, {at} AS {_AT} FROM ({staged})) "
-        f"GROUP BY {', '.join([*query.key_columns, 'slice'])}"
+        f"GROUP BY {', '.join(str(place + 1) for place in range(len(keys) + 1))}"
     )
 
 

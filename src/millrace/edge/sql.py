@@ -180,7 +180,10 @@ def _named(node: exp.Expr) -> str:
     factor = {"timestamp_millis": 1_000, "timestamp_micros": 1}.get(node.name.lower())
     if factor is None or not is_integer(type_of(node.expressions[0])):
         raise CannotFuseError(f"{node.sql(DIALECT)} is not known to mean the same in DuckDB")
-    return f"make_timestamptz(CAST({_write(node.expressions[0])} AS BIGINT) * {factor})"
+    micros = f"CAST({_write(node.expressions[0])} AS BIGINT) * {factor}"
+    # Years 1 to 9999, which is what Python knows, and the reference.
+    known = f"{micros} BETWEEN -62135596800000000 AND 253402300799999999"
+    return f"CASE WHEN {micros} IS NULL OR {known} THEN make_timestamptz({micros}) ELSE error('not a time') END"
 
 
 def _same_kind(one: exp.Expr, other: exp.Expr) -> None:

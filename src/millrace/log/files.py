@@ -10,6 +10,7 @@ import json
 import mmap
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -31,9 +32,9 @@ SPLIT = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file, and how long it was when it was found."""
+    """A file, by its name in the folder, and how long it was when it was found."""
 
-    path: str
+    name: str
     size: int
 
 
@@ -47,11 +48,11 @@ class Files:
         self._most = int(dict(source.options).get("per_batch", "0"))
         self._journal = journal
         self._found = _journaled(journal)
-        self._known = {found.path for found in self._found}
+        self._known = {found.name for found in self._found}
 
     def latest(self, start: int, everything: bool = False) -> int:
         """How far a micro-batch that starts there may go, having looked for new files."""
-        new = [found for found in self._look() if found.path not in self._known]
+        new = list(self._look())
         if new:
             self._keep(new)
         most = self._most if self._most and not everything else len(self._found)
@@ -59,17 +60,23 @@ class Files:
 
     def splits(self, start: int, end: int) -> list["FileSplit"]:
         """The files between two positions, large ones in several pieces."""
-        options = dict(self._source.options)
-        return [split for found in self._found[start:end] for split in _split(found, options["format"], self._source)]
+        format = dict(self._source.options)["format"]
+        found = [(os.path.join(self._folder, each.name), each.size) for each in self._found[start:end]]
+        return [split for path, size in found for split in _split(path, size, format, self._source)]
 
     def _look(self) -> Iterator[Found]:
         try:
-            entries = [entry for entry in os.scandir(self._folder) if not entry.name.startswith((".", "_"))]
-            sized = [(entry.stat(), entry.path) for entry in entries if entry.is_file()]
+            entries = list(os.scandir(self._folder))
         except FileNotFoundError:
             raise refuse(f"there is no folder {self._folder}", self._source.place) from None
-        for about, path in sorted(sized, key=lambda each: (each[0].st_mtime_ns, each[1])):
-            yield Found(path, about.st_size)
+        sized = []
+        for entry in entries:
+            if entry.name not in self._known and not entry.name.startswith((".", "_")):
+                with suppress(FileNotFoundError):  # it was moved away meanwhile
+                    if entry.is_file():
+                        sized.append((entry.stat(), entry.name))
+        for about, name in sorted(sized, key=lambda each: (each[0].st_mtime_ns, each[1])):
+            yield Found(name, about.st_size)
 
     def _keep(self, new: Sequence[Found]) -> None:
         self._journal.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +85,7 @@ class Files:
             journal.flush()
             os.fsync(journal.fileno())
         self._found += new
-        self._known |= {found.path for found in new}
+        self._known |= {found.name for found in new}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,26 +199,26 @@ def folder_of(source: Source) -> str:
     return os.path.abspath(source.name)
 
 
-def _split(found: Found, format: str, source: Source) -> Iterator[FileSplit]:
+def _split(path: str, size: int, format: str, source: Source) -> Iterator[FileSplit]:
     if format == "parquet":
-        yield from _row_groups(found, source)
+        yield from _row_groups(path, source)
         return
-    pieces = 1 if found.path.endswith(".gz") else max(1, -(-found.size // SPLIT))
-    ends = [found.size * piece // pieces for piece in range(pieces + 1)]
+    pieces = 1 if path.endswith(".gz") else max(1, -(-size // SPLIT))
+    ends = [size * piece // pieces for piece in range(pieces + 1)]
     for start, end in pairwise(ends):
-        yield FileSplit(found.path, format, source.schema, start, end, end - start)
+        yield FileSplit(path, format, source.schema, start, end, end - start)
 
 
-def _row_groups(found: Found, source: Source) -> Iterator[FileSplit]:
+def _row_groups(path: str, source: Source) -> Iterator[FileSplit]:
     try:
-        about = pq.read_metadata(found.path)
+        about = pq.read_metadata(path)
     except (OSError, pa.ArrowInvalid) as error:
-        raise ModelError(f"{found.path} cannot be read: {error}; move it away, or put it right") from None
+        raise ModelError(f"{path} cannot be read: {error}; move it away, or put it right") from None
     start = size = 0
     for group in range(about.num_row_groups):
         size += about.row_group(group).total_byte_size
         if size >= SPLIT or group == about.num_row_groups - 1:
-            yield FileSplit(found.path, "parquet", source.schema, start, group + 1, size)
+            yield FileSplit(path, "parquet", source.schema, start, group + 1, size)
             start, size = group + 1, 0
 
 

@@ -5,7 +5,7 @@ reason; the rest go on.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from math import isnan, nan
 from typing import Any
@@ -56,6 +56,8 @@ class Rows:
                 check_known(expression)
         self._tables = {name: list(rows) for name, rows in tables.items()}
         self._progress = {id(node): (node.estimator, Progress(active=now)) for node in event_times(stream)}
+        self._spoke: set[int] = set()
+        """The event times that something came for since the watermark was last asked."""
         self._seen: dict[int, dict[tuple[Any, ...], int]] = {}
 
     def take(self, rows: Iterable[Row], source: str | None, watermark: int, now: int) -> list[Row]:
@@ -63,7 +65,11 @@ class Rows:
         return self._flow(self._stream, _named(sources(self._stream), source), list(rows), watermark, now)
 
     def watermark(self, now: int) -> int:
-        """Where event time is, by the stream's own policies."""
+        """Where event time is, by the stream's own policies. What came since this was last asked has come now."""
+        for node in self._spoke:
+            estimator, progress = self._progress[node]
+            self._progress[node] = estimator, replace(progress, active=max(progress.active, now))
+        self._spoke.clear()
         return combine(list(self._progress.values()), now) if self._progress else BEGINNING_OF_TIME
 
     def value(self, row: Row, expression: Expression) -> Any:
@@ -169,7 +175,10 @@ class Rows:
             except ModelError as error:
                 self.dead.append(DeadLetter(row, f"event time {node.column}: {error.message}"))
         estimator, before = self._progress[id(node)]
-        self._progress[id(node)] = estimator, estimator.observe(before, estimator.see(times, closes), now)
+        bundle = estimator.see(times, closes)
+        self._progress[id(node)] = estimator, estimator.observe(before, bundle, now)
+        if bundle.is_something:
+            self._spoke.add(id(node))
         return timed
 
 

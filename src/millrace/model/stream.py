@@ -365,10 +365,11 @@ def find_event_time(stream: Stream) -> EventTime | None:
 
 
 def event_times(stream: Stream) -> list[EventTime]:
-    """Every node that says what event time is; the sides of a union may each have their own."""
+    """Every node that says what event time is, once; the sides of a union may each have their own."""
     if isinstance(stream, EventTime):
         return [stream]
-    return [node for parent in parents(stream) for node in event_times(parent)]
+    found = (node for parent in parents(stream) for node in event_times(parent))
+    return list({id(node): node for node in found}.values())
 
 
 def _name(name: str, what: str) -> str:

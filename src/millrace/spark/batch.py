@@ -96,6 +96,8 @@ def _answering(packed: Packed) -> Callable[[pa.Table], pa.Table]:
             if partials:
                 panes = Panes(query)
                 _, said = panes.advance(State(), stack(partials), END_OF_TIME, 0)
+                if not said:
+                    continue
                 last = _last(stack(said), panes.keys)
                 made.append({"shard": mine["shard"][0].as_py(), "part": number, "place": 0, "kind": PANES,
                              "payload": to_bytes(last)})  # fmt: skip

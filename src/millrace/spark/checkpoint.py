@@ -5,12 +5,14 @@ sinks that come or go (a new one starts from where the pipeline is), the numbers
 late events. Everything else starts over, in another checkpoint.
 """
 
+import fcntl
 import json
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from millrace.model.errors import ModelError
 from millrace.model.explain import stream_as_text
@@ -20,6 +22,16 @@ from millrace.spark.plan import Part
 
 FORMAT = 1
 _NUMBERS = re.compile(r"\d+(\.\d+)?(us|ms|s|m|h|d)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a checkpoint keeps of its own."""
+
+    labels: tuple[int, ...]
+    """Of the shards."""
+    id: str
+    """Which no other checkpoint has: batches are counted from 0 in each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +50,17 @@ class Checkpoint:
         """Where dead letters go, if nobody says otherwise."""
         return self.folder / "dead_letters"
 
+    def offsets(self, batch: int) -> Path:
+        """Where Spark logs what a batch reads."""
+        return self.spark / "offsets" / str(batch)
+
     @property
     def begun(self) -> Path:
         """The last batch whose answers were begun to be written, for at-most-once."""
         return self.folder / "begun"
 
-    def open(
-        self, pipeline: str, parts: Mapping[str, Part], labels: tuple[int, ...], fuse: bool = True
-    ) -> tuple[int, ...]:
-        """Go on with what is there, or begin; the labels of the shards. Refuses what cannot go on."""
+    def open(self, pipeline: str, parts: Mapping[str, Part], labels: tuple[int, ...], fuse: bool = True) -> "Opened":
+        """Go on with what is there, or begin. Refuses what cannot go on."""
         described = {name: _described(part) for name, part in parts.items()}
         native = [name for name, part in parts.items() if not (fuse and part.is_fused)]
         reads = [*(["fused"] if len(native) < len(parts) else []), *native]
@@ -55,14 +69,28 @@ class Checkpoint:
         except FileNotFoundError:
             if self.spark.exists():
                 raise ModelError(f"{self.folder} is not a checkpoint of Millrace; choose another") from None
-            self._write({"format": FORMAT, "pipeline": pipeline, "labels": labels, "reads": reads, "parts": described})
-            return labels
+            opened = Opened(labels, uuid.uuid4().hex[:8])
+            about = {"format": FORMAT, "id": opened.id, "pipeline": pipeline, "labels": labels, "reads": reads}
+            self._write({**about, "parts": described, "left": []})
+            return opened
         except ValueError:
             raise ModelError(f"{self._file} cannot be read; choose another checkpoint") from None
         self._check(known, pipeline, described)
         self._check_reads(known["reads"], reads)
-        self._write({**known, "parts": {**known["parts"], **described}})
-        return tuple(known["labels"])
+        left = sorted({*known["left"], *(name for name in known["parts"] if name not in described)})
+        self._write({**known, "parts": {**known["parts"], **described}, "left": left})
+        return Opened(tuple(known["labels"]), known["id"])
+
+    def lock(self) -> IO[bytes]:
+        """Keep others out for as long as the file that this gives is open."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = (self.folder / "lock").open("wb")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            raise ModelError(f"another run uses the checkpoint {self.folder}; stop it, or choose another") from None
+        return file
 
     @property
     def _file(self) -> Path:
@@ -83,6 +111,11 @@ class Checkpoint:
                 f"checkpoint {self.folder} is of pipeline {known['pipeline']!r}, not of {pipeline!r}; choose another"
             )
         for name, now in described.items():
+            if name in known["left"]:
+                raise ModelError(
+                    f"{name} left checkpoint {self.folder}, and has missed what came since; give it another name to "
+                    "start it from here, or choose another checkpoint to start all over"
+                )
             before = known["parts"].get(name, now)
             changed = [what for what in sorted({*before, *now}) if before.get(what) != now.get(what)]
             if changed:

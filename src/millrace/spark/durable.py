@@ -16,11 +16,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         with beside.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(beside, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(path.parent)
     finally:
         beside.unlink(missing_ok=True)
 
@@ -29,3 +25,12 @@ def remove_parts(folder: Path) -> None:
     """Remove what writers that were killed left behind."""
     for path in folder.glob(f".*{PART}"):
         path.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Make sure that a file, or what a folder lists, is on the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millrace.edge.connection import ROW_ERRORS
 from millrace.edge.decode import JsonDecoder
 from millrace.edge.fused import PLACE, Fused, columns_read
 from millrace.log.bundle import Bundle, Split, Times
@@ -169,7 +169,7 @@ class Taker:
             return
         try:
             taken = self._fused.take(rows)
-        except duckdb.Error as error:
+        except ROW_ERRORS as error:
             self._take_pieces(rows, sent, letters, str(error).splitlines()[0])
             return
         if self._panes is not None:
@@ -201,12 +201,12 @@ class Taker:
         only = rows.slice(int(np.searchsorted(rows[PLACE].to_numpy(), place)), 1)
         try:
             self._see(self._fused.seen(only), sent)
-        except duckdb.Error:
+        except ROW_ERRORS:
             return
 
     def _without_value(self, rows: pa.Table) -> dict[int, str]:
         """The rows that the reference has no value for, and why."""
-        tables = {name.removeprefix("__table_"): table.to_pylist() for name, table in self._fused.tables.items()}
+        tables = {name: table.to_pylist() for name, table in self._fused.in_files.items()}
         slow = Rows(self._part.stream, tables, 0)
         bad = {}
         for row in rows.to_pylist():

@@ -72,11 +72,11 @@ def messages_of(spark: SparkSession, packed: Packed, number: int, frames: Mappin
     for name in marks:
         if name not in rows.columns:  # the stream has no event time, or nothing after it leaves rows out
             rows = rows.withColumn(name, f.lit(None).cast(kinds[name]))
-    columns = [*carried, *map(_column, marks), *_computed(part)]
+    columns = [*carried, *map(_column, marks), *_computed(part, rows)]
     return rows.select(*columns).mapInArrow(_sending(packed, number), TO_SHARD)
 
 
-def _computed(part: Part) -> list[Column]:
+def _computed(part: Part, rows: DataFrame) -> list[Column]:
     """What `lift` takes; for a plain stream, its columns."""
     if not isinstance(part.of, Query):
         return [_column(name) for name in part.of.schema.names]
@@ -86,7 +86,7 @@ def _computed(part: Part) -> list[Column]:
     columns = [at.alias("at")]
     columns += [_column(name).alias(key) for name, key in zip(query.keys, query.key_columns, strict=True)]
     for n, computed in enumerate(query.computed):
-        columns += [f.expr(argument.sql).alias(f"a{n}_{place}") for place, argument in enumerate(computed.arguments)]
+        columns += [_guarded(rows, sql.sql).alias(f"a{n}_{place}") for place, sql in enumerate(computed.arguments)]
     if isinstance(query.windowing, Custom):
         columns += [_column(name).alias(f"row_{name}") for name in query.stream.schema.names]
     return columns
@@ -104,11 +104,11 @@ def _frame(spark: SparkSession, stream: Stream, part: Part, frames: Mapping[str,
                 first = first.unionByName(other, allowMissingColumns=True)
             return first
         case Where(condition=condition):
-            return _keeping(first, f.expr(condition.sql), stream.parent)
+            return _keeping(first, _guarded(first, condition.sql), stream.parent)
         case Select(columns=columns):
-            return first.select(*(f.expr(expression.sql).alias(name) for name, expression in columns), *hidden)
+            return first.select(*(_guarded(first, sql.sql).alias(name) for name, sql in columns), *hidden)
         case WithColumns(columns=columns):
-            return first.withColumns({name: f.expr(expression.sql) for name, expression in columns})
+            return first.withColumns({name: _guarded(first, expression.sql) for name, expression in columns})
         case Join(table=table, on=on, how=how):
             small = spark.createDataFrame(columns_of(table, stream.place)).withColumn(_MATCHED, f.lit(True))
             joined = first.join(f.broadcast(small), list(on), "left")
@@ -133,6 +133,14 @@ def _keeping(rows: DataFrame, condition: Column, above: Stream) -> DataFrame:
         return rows.where(holds | _column(CONTROL).isNotNull())
     before = _column(_LEFT_OUT) if _LEFT_OUT in rows.columns else f.lit(False)
     return rows.withColumn(_LEFT_OUT, f.coalesce(before, f.lit(False)) | ~holds)
+
+
+def _guarded(rows: DataFrame, sql: str) -> Column:
+    """An expression of the user's, not computed for rows that are no elements: it might fail on them."""
+    element = _column(CONTROL).isNull()
+    if _LEFT_OUT in rows.columns:
+        element &= ~f.coalesce(_column(_LEFT_OUT), f.lit(False))
+    return f.when(element, f.expr(sql))
 
 
 def _new_marks(joined: DataFrame, before: DataFrame) -> list[Column]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from millrace.log.files import folder_of
 from millrace.log.script import Script
 from millrace.model.errors import refuse
-from millrace.model.pipeline import Pipeline
+from millrace.model.pipeline import FileSink, Pipeline, Sink, TableSink
 from millrace.spark.answers import schema_of
 from millrace.spark.plan import Part
 from millrace.spark.writers import TableWriter, Writer, writer_of
@@ -15,12 +15,24 @@ from millrace.spark.writers import TableWriter, Writer, writer_of
 def parts_of(pipeline: Pipeline) -> dict[str, Part]:
     """The views and sinks of a pipeline, by name. Refuses two that cannot be told apart."""
     parts = {f"view {name}": Part(f"view {name}", query) for name, query in pipeline.views.items()}
+    places: set[object] = set()
     for output in pipeline.sinks:
-        name = f"sink {output.sink}"
-        if name in parts:
+        name, place = f"sink {output.sink}", _place(output.sink)
+        if name in parts or place in places:
             raise refuse(f"two outputs go to {output.sink}; send each to a place of its own", output.place)
         parts[name] = Part(name, output.of)
+        places.add(place)
     return parts
+
+
+def _place(sink: Sink) -> object:
+    """Where a sink writes, however its path is written."""
+    match sink:
+        case FileSink(path):
+            return Path(path).resolve()
+        case TableSink(path, table):
+            return Path(path).resolve(), table.lower()
+    return sink
 
 
 def writers_of(pipeline: Pipeline, store: Path) -> dict[str, Writer]:

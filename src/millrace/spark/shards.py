@@ -79,9 +79,9 @@ class PartPanes:
         progress = tuple(Progress(active=times.before) for _ in self._nodes) if before is None else before.progress
         sent = [from_bytes(message.payload) for message in messages if message.payload is not None]
         seen = [sum((each.seen[n] for each in told if n in each.seen), Seen()) for n in range(len(self._nodes))]
-        # The rows come before the clock moves; the watermark is looked at when it has.
         nodes = zip(self._nodes, progress, seen, strict=True)
-        progress = tuple(estimator.observe(so_far, bundle, state.now) for estimator, so_far, bundle in nodes)
+        now = max(state.now, times.now)
+        progress = tuple(estimator.observe(so_far, bundle, now) for estimator, so_far, bundle in nodes)
         watermark = state.watermark if times.watermark is None else times.watermark
         if times.watermark is None and self._nodes:
             watermark = combine(list(zip(self._nodes, progress, strict=True)), times.now)

@@ -93,7 +93,8 @@ class Reader:
 
     def start(self) -> dict[str, Any]:
         """The offset before anything."""
-        return {"now": _clock(), "at": dict.fromkeys(self._sources, 0)}
+        # Spark does not log this one but asks for it again, so it must not hold the time of asking.
+        return {"now": None, "at": dict.fromkeys(self._sources, 0)}
 
     def end(self) -> dict[str, Any]:
         """The offset after all that is there now."""
@@ -112,11 +113,12 @@ class Reader:
             at[key] = source.latest(position)
             if self._target is not None:
                 at[key] = max(position, min(at[key], self._target[key]))
-        now = max(start["now"], _clock())
+        before = start["now"] or 0
+        now = max(before, _clock())
         moved = at != {**dict.fromkeys(at, 0), **start["at"]}
-        if not moved and (self._target is not None or self._tick is None or now < start["now"] + self._tick):
+        if not moved and (self._target is not None or self._tick is None or now < before + self._tick):
             return start
-        return {"now": now, "at": at}
+        return {"now": now, "at": {**start["at"], **at}}
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
         """What is read between two offsets, in about equal parts, and in the order of arrival."""
@@ -152,7 +154,7 @@ class Reader:
             scripted = reader.times(*self._between(source, start, end)) if isinstance(reader, Script) else None
             if scripted is not None:
                 return scripted
-        return Times(start["now"], end["now"])
+        return Times(end["now"] if start["now"] is None else start["now"], end["now"])
 
 
 def read_messages(spark: SparkSession, packed: Packed, stream: bool) -> DataFrame:

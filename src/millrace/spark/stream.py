@@ -4,10 +4,11 @@ One Spark query runs the whole pipeline. Its source is `source`, whose tasks sen
 `shards`, in `transformWithState`; what they say goes to the writers, once the whole micro-batch has said it.
 """
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -19,6 +20,7 @@ from millrace.model.duration import SECOND, Duration, parse_duration
 from millrace.model.errors import ModelError
 from millrace.model.pipeline import Pipeline
 from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.durable import sync
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import gather
 from millrace.spark.messages import FROM_SHARD
@@ -38,13 +40,21 @@ class Run:
     """A pipeline that runs."""
 
     def __init__(
-        self, plan: Plan, delivery: Delivery, writers: Mapping[str, Writer], letters: Writer, on_batch: OnBatch | None
+        self,
+        plan: Plan,
+        checkpoint: Checkpoint,
+        delivery: Delivery,
+        writers: Mapping[str, Writer],
+        letters: Writer,
+        on_batch: OnBatch | None,
     ) -> None:
-        """Everything but Spark's query, which `start` adds."""
+        """Everything but Spark's query and the lock of the checkpoint, which `start` adds."""
+        self._checkpoint = checkpoint
         self._plan, self._delivery, self._writers, self._letters = plan, delivery, writers, letters
         self._on_batch = on_batch
         self._failure: BaseException | None = None
         self.query: StreamingQuery
+        self.lock: IO[bytes]
 
     def wait(self, timeout: int | None = None) -> bool:
         """Wait for the end, at most so many seconds; whether it has come. Raises what went wrong, if something did."""
@@ -53,11 +63,15 @@ class Run:
         except PySparkException as error:
             failure = self._failure or error
             raise plain_error(failure) if isinstance(failure, PySparkException) else failure from None
+        finally:
+            if not self.query.isActive:
+                self.lock.close()
         return ended is not False
 
     def stop(self) -> None:
         """End it. A micro-batch that is cut off by this is run again the next time."""
         self.query.stop()
+        self.lock.close()
 
     def take_batch(self, frame: DataFrame, batch: int) -> None:
         """What Spark calls with what the shards of a micro-batch say."""
@@ -72,6 +86,9 @@ class Run:
         # Also a batch whose answers are there already has to run, as the state is its work too.
         gathered = gather(self._plan, frame.toArrow())
         ran = time.monotonic()
+        # What was read must be known for as long as what was answered.
+        for logged in (self._checkpoint.offsets(batch), self._checkpoint.offsets(batch).parent):
+            sync(logged)
         outputs = {self._writers[name]: table for name, table in gathered.answers.items()}
         self._delivery.deliver(batch, {**outputs, self._letters: gathered.dead_letters})
         if self._on_batch is not None:
@@ -107,28 +124,27 @@ def start(
     if until_caught_up and period is not None:
         raise ModelError("to run until caught up takes all there is as it comes; leave the interval out")
     kept = Checkpoint(Path(checkpoint).absolute())
-    own = labels_of(shards or spark.sparkContext.defaultParallelism)
-    labels = kept.open(pipeline.name, parts, own, fuse)
-    plan = Plan(tuple(parts.values()), labels, str(kept.folder), given, fuse)
-    writers = writers_of(pipeline, Path(store) if store else kept.folder / "views.db")
-    letters = FileWriter(str(kept.dead_letters), "json")
-    run = Run(plan, Delivery(pipeline.name, promised, kept.begun), writers, letters, on_batch)
-
-    packed = plan.pack()
-    frame = (
-        read_messages(streaming(spark, plan.shards), packed, stream=True)
-        .groupBy("shard")
-        .transformWithState(
-            processor(packed, hashlib.sha256(str(kept.folder).encode()).hexdigest()),
-            FROM_SHARD,
-            outputMode="append",
-            timeMode="none",
+    with ExitStack() as held:
+        lock = held.enter_context(kept.lock())
+        labels = labels_of(shards or spark.sparkContext.defaultParallelism)
+        opened = kept.open(pipeline.name, parts, labels, fuse)
+        plan = Plan(tuple(parts.values()), opened.labels, str(kept.folder), given, fuse)
+        writers = writers_of(pipeline, Path(store) if store else kept.folder / "views.db")
+        letters = FileWriter(str(kept.dead_letters), "json")
+        delivery = Delivery(pipeline.name, opened.id, promised, kept.begun)
+        run = Run(plan, kept, delivery, writers, letters, on_batch)
+        packed = plan.pack()
+        frame = (
+            read_messages(streaming(spark, plan.shards), packed, stream=True)
+            .groupBy("shard")
+            .transformWithState(processor(packed, opened.id), FROM_SHARD, outputMode="append", timeMode="none")
         )
-    )
-    writer = frame.writeStream.option("checkpointLocation", str(kept.spark)).outputMode("append")
-    if until_caught_up:
-        writer = writer.trigger(availableNow=True)
-    elif period is not None:
-        writer = writer.trigger(processingTime=f"{period / SECOND} seconds")
-    run.query = writer.foreachBatch(run.take_batch).queryName(pipeline.name).start()
+        writer = frame.writeStream.option("checkpointLocation", str(kept.spark)).outputMode("append")
+        if until_caught_up:
+            writer = writer.trigger(availableNow=True)
+        elif period is not None:
+            writer = writer.trigger(processingTime=f"{period / SECOND} seconds")
+        run.query = writer.foreachBatch(run.take_batch).queryName(pipeline.name).start()
+        run.lock = lock
+        held.pop_all()  # from here on the run holds the lock
     return run

@@ -49,6 +49,8 @@ class Commit:
     """Which answers these are."""
 
     pipeline: str
+    checkpoint: str
+    """The id of the checkpoint that the batch is counted in."""
     batch: int
 
 
@@ -65,9 +67,9 @@ class Writer(Protocol):
 class Delivery:
     """Answers to writers, with a guarantee."""
 
-    def __init__(self, pipeline: str, guarantee: Guarantee, noted: Path) -> None:
+    def __init__(self, pipeline: str, checkpoint: str, guarantee: Guarantee, noted: Path) -> None:
         """`noted` is the file of what was begun, for at-most-once."""
-        self._pipeline, self._guarantee, self._noted = pipeline, guarantee, noted
+        self._pipeline, self._checkpoint, self._guarantee, self._noted = pipeline, checkpoint, guarantee, noted
 
     def deliver(self, batch: int, outputs: Mapping[Writer, pa.Table]) -> None:
         """Write what a micro-batch answers."""
@@ -75,7 +77,8 @@ class Delivery:
         if self._guarantee is Guarantee.AT_MOST_ONCE and not self._begin(batch):
             return
         for writer, answers in outputs.items():
-            writer.write(answers, Commit(self._pipeline, batch), self._guarantee is Guarantee.EXACTLY_ONCE)
+            commit = Commit(self._pipeline, self._checkpoint, batch)
+            writer.write(answers, commit, self._guarantee is Guarantee.EXACTLY_ONCE)
         reach("sink after write")
 
     def _begin(self, batch: int) -> bool:
@@ -102,7 +105,7 @@ class FileWriter:
         """Write a file named by the commit, or, if it need not be once, by that and by who writes it."""
         if not len(answers):
             return
-        name = f"{commit.pipeline}-{commit.batch:09}"
+        name = f"{commit.pipeline}-{commit.checkpoint}-{commit.batch:09}"
         path = self._folder / f"{name}{'' if once else f'-{os.getpid()}'}.{self._format}"
         if not (once and path.exists()):
             self._put(answers, path)
@@ -143,7 +146,8 @@ class TableWriter:
         with self._transaction() as database:
             database.execute(
                 "CREATE TABLE IF NOT EXISTS millrace_commits "
-                "(pipeline TEXT, output TEXT, batch INTEGER, PRIMARY KEY (pipeline, output, batch)) WITHOUT ROWID"
+                "(pipeline TEXT, checkpoint_id TEXT, output TEXT, last_batch INTEGER, "
+                "PRIMARY KEY (pipeline, checkpoint_id, output)) WITHOUT ROWID"
             )
             found = ['"' + row[1].replace('"', '""') + '"' for row in database.execute(f'PRAGMA table_info("{table}")')]
             if not found:
@@ -160,13 +164,13 @@ class TableWriter:
         """Add rows in one transaction, with the commit if it is to be once."""
         with self._transaction() as database:
             if once:
-                found = "SELECT 1 FROM millrace_commits WHERE pipeline = ? AND output = ? AND batch = ?"
-                key = (commit.pipeline, self._table, commit.batch)
-                if database.execute(found, key).fetchone():
+                key = (commit.pipeline, commit.checkpoint, self._table)
+                last = database.execute(
+                    "SELECT last_batch FROM millrace_commits WHERE (pipeline, checkpoint_id, output) = (?, ?, ?)", key
+                ).fetchone()
+                if last is not None and last[0] >= commit.batch:  # batches are run in order
                     return
-                # Batches are run in order, so only the last one can come again.
-                database.execute("DELETE FROM millrace_commits WHERE pipeline = ? AND output = ?", key[:2])
-                database.execute("INSERT INTO millrace_commits VALUES (?, ?, ?)", key)
+                database.execute("INSERT OR REPLACE INTO millrace_commits VALUES (?, ?, ?, ?)", (*key, commit.batch))
             self._insert(database, answers, commit.batch)
             reach("sink during write")
 
