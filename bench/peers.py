@@ -64,7 +64,7 @@ def run() -> tuple[list[Figure], list[str]]:
 
 
 def _run(peer: Peer, folder: Path, small: Path) -> float:
-    python = ENVIRONMENTS / peer.script.strip("_.py") / "bin" / "python"
+    python = ENVIRONMENTS / peer.script.removesuffix("_.py") / "bin" / "python"
     if not python.exists():
         venv.create(python.parents[1], with_pip=True)
     installed = subprocess.run(
@@ -73,7 +73,7 @@ def _run(peer: Peer, folder: Path, small: Path) -> float:
     )  # fmt: skip
     if installed.returncode:
         raise ValueError(f"pip cannot install it: {(installed.stderr.strip().splitlines() or ['no reason'])[-1]}")
-    given = folder / peer.script.strip("_.py") / "json"
+    given = folder / peer.script.removesuffix("_.py") / "json"
     given.mkdir(parents=True)
     for number in range(peer.files):
         (given / f"{number:04}.json").hardlink_to(folder / "json" / f"{number:04}.json")

@@ -23,13 +23,13 @@ tables.execute_sql(
     f" WITH ('connector' = 'filesystem', 'path' = 'file://{folder}', 'format' = 'json',"
     " 'json.timestamp-format.standard' = 'ISO-8601')"
 )
-tables.execute_sql("CREATE TEMPORARY VIEW views AS SELECT ad_id, event_time FROM events WHERE event_type = 'view'")
+tables.execute_sql("CREATE TEMPORARY VIEW ad_views AS SELECT ad_id, event_time FROM events WHERE event_type = 'view'")
 began = time.monotonic()
 # Ads are counted in their windows and joined to campaigns after that: the other way round the join, which does not
 # know that the small table is small, would keep every event.
 result = tables.execute_sql(
     "SELECT a.campaign_id, c.window_start, SUM(c.n) FROM (SELECT ad_id, window_start, COUNT(*) AS n FROM"
-    " TABLE(TUMBLE(TABLE views, DESCRIPTOR(event_time), INTERVAL '10' SECOND)) GROUP BY ad_id, window_start, window_end)"
+    " TABLE(TUMBLE(TABLE ad_views, DESCRIPTOR(event_time), INTERVAL '10' SECOND)) GROUP BY ad_id, window_start, window_end)"
     " c JOIN ads a ON c.ad_id = a.ad_id GROUP BY a.campaign_id, c.window_start"
 )
 last: dict = {}
