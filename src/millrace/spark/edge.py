@@ -83,7 +83,8 @@ class Edge:
         """Compile what is fused."""
         self.plan = plan
         self._panes = [Panes(part.of) if isinstance(part.of, Query) else None for part in plan.parts]
-        self._readers = [Reading(plan, source) for source in plan.sources]
+        fused = [(number, plan.parts[number]) for number in plan.fused]
+        self._readers = [Reading(fused, source) for source in plan.sources]
 
     def messages(self, splits: Sequence[tuple[int, Split]], times: dict[int, Times], task: int) -> list[Message]:
         """What the shards are to know of some splits, each of a source by its number; times are the parts'."""
@@ -122,10 +123,9 @@ class Edge:
 class Reading:
     """One source, and the outputs that are fused to it."""
 
-    def __init__(self, plan: Plan, source: Source) -> None:
-        """Compile what is fused."""
+    def __init__(self, fused: Sequence[tuple[int, Part]], source: Source) -> None:
+        """Compile what is fused, of outputs by number."""
         self._source = source
-        fused = [(number, plan.parts[number]) for number in plan.fused]
         self._takers = [Taker(number, part, source) for number, part in fused if source in sources(part.stream)]
         self._decoder: JsonDecoder | None = None
         self._wanted = {name for _, part in fused for name in columns_read(part.of)}

@@ -54,9 +54,6 @@ class Status:
     """Elements that came too late, since the start."""
     spent: float
     """How many seconds of a core the micro-batch took."""
-    rows: int = 0
-    edge: float = 0.0
-    """For the edge, not for a part: how many records tasks read, and how many seconds of a core that took."""
 
 
 class PartPanes:
