@@ -1,7 +1,7 @@
 """The Yahoo benchmark on Spark: Millrace beside the job that one would write by hand in PySpark, in one run.
 
-Both read the same files, divided into micro-batches in the same way. A first run of each, and the first micro-batch of
-the second, warm up and do not count.
+Both read the same files, divided into micro-batches in the same way, in turns: the figure is the median of several
+runs. A first run of each, and the first micro-batch of every run, warm up and do not count.
 """
 
 import shutil
@@ -13,17 +13,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import duckdb
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from bench import yahoo
 from bench.figures import Figure, figure
-from millrace import Pipeline
+from millrace import Pipeline, count, files, fixed, on, sum_
 from millrace.spark import batch, session, stream
 from millrace.spark.progress import BatchProgress
+from millrace.testing import yahoo
 
-FILES, ROWS, PER_BATCH, WARM = 40, 200_000, 10, 1
+FILES, ROWS, PER_BATCH, WARM, ROUNDS = 60, 200_000, 20, 1, 3
 
 
 def run() -> list[Figure]:
@@ -40,14 +41,27 @@ def _all(spark: SparkSession, folder: Path) -> list[Figure]:
     figures = []
     for format in ("json", "parquet"):
         yahoo.write(folder / format, format, FILES, ROWS)
-        for attempt in ("to warm up", "for good"):  # Java is still compiling what it runs the first time
-            ours = rate(millrace(spark, folder / format, format, folder / f"{format}, ours, {attempt}"))
-            theirs = rate(_by_hand(spark, folder / format, format, folder / f"{format}, theirs, {attempt}"))
+        ours, theirs = _in_turns(
+            lambda out, format=format: rate(millrace(spark, folder / format, format, out)),  # type: ignore[misc]
+            lambda out, format=format: rate(_by_hand(spark, folder / format, format, out)),  # type: ignore[misc]
+            folder / f"{format} runs",
+        )
         figures.append(figure(f"Yahoo, {format}, stream, beside PySpark by hand", ours, theirs, "rows/s"))
     figures.append(_batch(spark, folder / "json"))
     figures += _modes(spark, folder)
     figures += _latency(spark, folder)
+    figures += _growth(spark, folder)
     return figures
+
+
+def _in_turns(ours: Callable[[Path], float], theirs: Callable[[Path], float], folder: Path) -> tuple[float, float]:
+    """The median rate of each, run by turns after a run of each to warm up: Java compiles what it runs often."""
+    rates: dict[str, list[float]] = {"ours": [], "theirs": []}
+    for turn in range(ROUNDS + 1):
+        for name, work in (("ours", ours), ("theirs", theirs)):
+            rates[name].append(work(folder / f"{name} {turn}"))
+            print(f"{name}, run {turn}: {rates[name][-1]:,.0f}", flush=True)
+    return statistics.median(rates["ours"][1:]), statistics.median(rates["theirs"][1:])
 
 
 def rate(ends: list[float]) -> float:
@@ -63,7 +77,7 @@ def millrace(spark: SparkSession, folder: Path, format: str, out: Path, mode: st
         ends.append(time.monotonic())
         print(progress.to_json(), flush=True)
 
-    pipeline = Pipeline("yahoo", {"views": yahoo.query(folder, format, PER_BATCH, mode)})
+    pipeline = Pipeline("yahoo", {"views": yahoo.query(files(str(folder), yahoo.SCHEMA, format, PER_BATCH), mode)})
     started = stream.start(spark, pipeline, out, until_caught_up=True, on_batch=listen)
     started.wait()
     print(f"resident: {_resident()}", flush=True)
@@ -100,7 +114,7 @@ def _counted(spark: SparkSession, events: DataFrame, delay: str | None) -> DataF
 
 def _batch(spark: SparkSession, folder: Path) -> Figure:
     def ours() -> None:
-        batch.collect(spark, Pipeline("yahoo", {"views": yahoo.query(folder, "json")}))
+        batch.collect(spark, Pipeline("yahoo", {"views": yahoo.query(files(str(folder), yahoo.SCHEMA))}))
 
     def theirs() -> None:
         own = _tuned(spark)
@@ -121,11 +135,58 @@ def _best(work: Callable[[], None]) -> float:
 
 
 def _modes(spark: SparkSession, folder: Path) -> list[Figure]:
-    rates = {}
-    for mode in ("retracting", "accumulating"):
-        rates[mode] = rate(millrace(spark, folder / "json", "json", folder / mode, mode))
+    retracting, accumulating = _in_turns(
+        lambda out: rate(millrace(spark, folder / "json", "json", out, "retracting")),
+        lambda out: rate(millrace(spark, folder / "json", "json", out, "accumulating")),
+        folder / "modes",
+    )
     name = "Yahoo, json, early and late answers, retracting beside accumulating"
-    return [figure(name, rates["retracting"], rates["accumulating"], "rows/s")]
+    return [figure(name, retracting, accumulating, "rows/s")]
+
+
+def _growth(spark: SparkSession, folder: Path) -> list[Figure]:
+    """What an event costs on Spark as keys grow; the peer is the smallest."""
+    figures: list[Figure] = []
+    for keys in (1_000, 100_000, 1_000_000, 10_000_000):
+        rate, held = _grown(spark, folder, keys)
+        name = f"stream, a million events of {keys:,} keys a micro-batch, retracting; {held:.0f} bytes of state a key"
+        figures.append(figure(name, rate, figures[0]["millrace"] if figures else rate, "events/s"))
+    return figures
+
+
+def _grown(spark: SparkSession, folder: Path, keys: int) -> tuple[float, float]:
+    """Events a second once every key is there, each event correcting an answer; and bytes of state a key."""
+    events, measured = 1_000_000, 4
+    inbox = folder / f"{keys} keys"
+    inbox.mkdir()
+    filling = max(1, keys // events)
+    for number in range(filling + measured):
+        is_filling = number < filling
+        key = f"{number * events} + i" if is_filling else f"(hash(i, {number}) % {keys})::BIGINT"
+        duckdb.sql(
+            f"COPY (SELECT printf('user-%09d', {key}) AS k, i AS v, TIMESTAMPTZ '2026-01-01 00:00:00Z' AS at "
+            f"FROM range({min(keys, events) if is_filling else events}) r(i)) TO '{inbox}/{number:04}.parquet'"
+        )
+    seen: list[BatchProgress] = []
+    query = (
+        files(str(inbox), "k STRING, v BIGINT, at TIMESTAMP", "parquet", per_batch=1)
+        .event_time("at", delay="0s")
+        .group_by("k")
+        .window(fixed("1d"))
+        .trigger(on.watermark(early=on.each()))
+        .retracting()
+        .aggregate(n=count(), total=sum_("v"))
+    )
+
+    def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
+        seen.append(progress)
+
+    pipeline = Pipeline("growth", {"totals": query})
+    stream.start(spark, pipeline, folder / f"growth {keys}", until_caught_up=True, on_batch=listen).wait()
+    shutil.rmtree(inbox)
+    spent = statistics.median(each.seconds for each in seen[-measured:])
+    print(f"growth, {keys:,} keys: {[round(each.seconds, 2) for each in seen]} s", flush=True)
+    return events / spent, seen[-1].parts["view totals"].bytes / keys
 
 
 def _latency(spark: SparkSession, folder: Path) -> list[Figure]:
@@ -138,7 +199,7 @@ def _latency(spark: SparkSession, folder: Path) -> list[Figure]:
             if len(answers["view views"]):
                 seen.set()
 
-        pipeline = Pipeline("latency", {"views": yahoo.query(inbox, "json", mode="accumulating")})
+        pipeline = Pipeline("latency", {"views": yahoo.query(files(str(inbox), yahoo.SCHEMA), "accumulating")})
         return stream.start(spark, pipeline, folder / "latency-ours", on_batch=listen).stop
 
     def theirs(inbox: Path) -> Callable[[], None]:

@@ -129,7 +129,25 @@ _steps_on_rows: st.SearchStrategy[Any] = st.sampled_from(
         lambda stream: stream.union(stream.where("v = 4")),
     ]
 )
-_joins: st.SearchStrategy[Any] = st.sampled_from([None, "left", "inner"])
+HELD = table(
+    "held",
+    "k STRING, since TIMESTAMP, plan STRING",
+    rows=[
+        {"k": k, "since": to_datetime(second * SECOND), "plan": plan}
+        for k, second, plan in [
+            ("a", 12, "paid"), ("a", 3, "free"), ("b", 0, "free"), ("a", 12, "gone"), ("b", 20, "paid")
+        ]
+    ],
+)  # fmt: skip
+_joins: st.SearchStrategy[Any] = st.sampled_from(
+    [
+        None,
+        lambda stream: stream.join(NAMES, on="k", how="left"),
+        lambda stream: stream.join(NAMES, on="k"),
+        lambda stream: stream.join(HELD, on="k", as_of="since").where("plan <> 'gone'"),
+        lambda stream: stream.join(HELD, on="k", how="left", as_of="since").where("plan IS NULL OR plan = 'paid'"),
+    ]
+)
 _policies: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     [{"delay": "0s"}, {"delay": "3s"}, {"watermark": percentile(0.8)}, {"watermark": punctuated("closes")}]
 )
@@ -142,9 +160,9 @@ def streams(draw: st.DrawFn) -> Stream:
     for step in draw(st.lists(_steps_on_rows, max_size=2)):
         stream = step(stream)
     stream = stream.event_time("at", **draw(_policies), idle=draw(st.sampled_from([None, None, "4s"])))
-    how = draw(_joins)
-    if how is not None:
-        stream = stream.join(NAMES, on="k", how=how)
+    join = draw(_joins)
+    if join is not None:
+        stream = join(stream)
     if draw(st.booleans()):
         stream = stream.where("v <> 7 OR v IS NULL")
     return cast(Stream, stream)

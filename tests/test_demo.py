@@ -3,13 +3,13 @@ import re
 from rich.console import Console
 from typer.testing import CliRunner
 
-from millrace import demo
 from millrace.cli import app
+from millrace.demo import paper
 
 
 def test_the_demo_shows_the_figures_of_the_paper() -> None:
     console = Console(width=100, record=True, force_terminal=False)
-    demo.show(console)
+    paper.show(console)
     text = console.export_text()
     for sums in (
         "51",
@@ -24,7 +24,7 @@ def test_the_demo_shows_the_figures_of_the_paper() -> None:
 
 
 def test_the_command_runs_in_a_narrow_terminal() -> None:
-    result = CliRunner().invoke(app, ["demo"], env={"COLUMNS": "60"})
+    result = CliRunner().invoke(app, ["demo", "--paper"], env={"COLUMNS": "60"})
     assert result.exit_code == 0
     assert "-5 -25 +39" in result.output
 

@@ -23,11 +23,12 @@ from kills import Process, held_at, kill
 from millrace.spark.crash import POINTS
 from millrace.spark.session import make_home
 from millrace.spark.writers import Guarantee
+from millrace.views.store import open_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
 
 PIPELINE = """
-from millrace import Pipeline, collect, count, files, fixed, on, session, sum_, to_files
+from millrace import Pipeline, collect, count, files, fixed, on, session, sum_, to_files, to_table
 
 events = files("in", "k STRING, v BIGINT, at TIMESTAMP", per_batch=1)
 timed = events.event_time("at", delay="5s").group_by("k")
@@ -38,7 +39,8 @@ totals = (
     .aggregate(n=count(), total=sum_("v"), all=collect("v"))
 )
 visits = timed.window(session("100ms")).aggregate(n=count())
-pipeline = Pipeline("killed", views={"totals": totals}, sinks=[visits.to(to_files("out", "json"))])
+sinks = [visits.to(to_files("out", "json")), totals.to(to_table("out.db", "changes"))]
+pipeline = Pipeline("killed", views={"totals": totals}, sinks=sinks)
 """
 FILES = 24
 
@@ -47,6 +49,9 @@ FILES = 24
 class Answers:
     """All that a run has written."""
 
+    view: list[tuple[Any, ...]]
+    changes: list[dict[str, Any]]
+    """Of the view, by version."""
     table: list[tuple[Any, ...]]
     files: Mapping[str, bytes]
     letters: Mapping[str, bytes]
@@ -72,15 +77,18 @@ def prepared(folder: Path) -> Path:
 
 def written(pipeline: Path) -> Answers:
     folder = pipeline.parent
-    with closing(sqlite3.connect(folder / "checkpoint" / "views.db")) as database:
-        table = database.execute("SELECT * FROM totals ORDER BY rowid").fetchall()
+    with closing(sqlite3.connect(folder / "out.db")) as database:
+        table = database.execute("SELECT * FROM changes ORDER BY rowid").fetchall()
+    with closing(open_store(folder / ".millrace" / "views.db")) as store:
+        view = store.query("SELECT * FROM totals ORDER BY k, window_start").rows
+        changes = store.changes("totals", 0).to_pylist()
     here = str(folder).encode()  # dead letters say where they are from
     own = json.loads((folder / "checkpoint" / "millrace.json").read_text())["id"]  # files are named by it
     contents = [
         {path.name.replace(own, ""): path.read_bytes().replace(here, b"") for path in sorted(place.iterdir())}
         for place in (folder / "out", folder / "checkpoint" / "dead_letters")
     ]
-    return Answers(table, *contents)
+    return Answers(view, changes, table, *contents)
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
     start(pipeline, Guarantee.EXACTLY_ONCE, options).wait()
     answers = written(pipeline)
     assert len(answers.table) > 100
+    assert len(answers.changes) > 100
     assert len(answers.files) > 5
     assert len(answers.letters) == FILES
     options["JAVA_TOOL_OPTIONS"] = f"-XX:SharedArchiveFile={archive} -XX:TieredStopAtLevel=1"
@@ -145,10 +154,12 @@ def test_the_other_guarantees_keep_what_they_promise(guarantee: Guarantee, tmp_p
     for point in ("sink during write", "sink after write"):
         assert kill_at(point, pipeline, guarantee, clean, count=1)
     start(pipeline, guarantee, clean.environment).wait()
-    expected, found = Counter(clean.answers.table), Counter(written(pipeline).table)
+    answers = written(pipeline)
+    expected, found = Counter(clean.answers.table), Counter(answers.table)
     if guarantee is Guarantee.AT_LEAST_ONCE:
         assert expected <= found
         assert expected != found, "a batch that was written before the kill is written again"
+        assert [row[:-1] for row in answers.view] == [row[:-1] for row in clean.answers.view]
     else:
         assert found <= expected
         assert found != expected, "a batch that was begun before the kill is not written"

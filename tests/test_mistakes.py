@@ -90,6 +90,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ("join of an unknown kind", lambda: plays.join(tracks, on="track", how="outer"), "unknown kind of join 'outer'"),
     ("join on an unknown column", lambda: plays.join(tracks, on="user"), "unknown column 'user'"),
     ("join on nothing", lambda: plays.join(tracks, on=[]), "needs on="),
+    ("join as of no time", lambda: plays.join(tracks, on="track", as_of="x"), "goes by event time"),
     (
         "join of other types",
         lambda: plays.join(table("t", "ms STRING", rows=[{"ms": "1"}]), on="ms"),

@@ -60,6 +60,16 @@ def test_a_join_adds_columns_and_may_keep_misses() -> None:
     assert said(events.join(tracks, on=["user"], how="left"), rows, "coalesce(age, 0)") == [0, 0, 30, 40]
 
 
+def test_a_join_as_of_event_time_finds_what_held_then() -> None:
+    rows = [{"user": "a", "since": at(10), "plan": "paid"}, {"user": "a", "since": at(0), "plan": "free"}]
+    plans = table("plans", "user STRING, since TIMESTAMP, plan STRING", rows=[*rows, {**rows[0], "plan": "team"}])
+    timed = events.event_time("at", delay="0s")
+    given = [{"user": "a", "at": at(second)} for second in (-1, 0, 9, 10, 11)] + [{"user": "b", "at": at(11)}]
+    assert said(timed.join(plans, on="user", as_of="since"), given, "plan") == ["free", "free", "team", "team"]
+    kept = timed.join(plans, on="user", how="left", as_of="since")
+    assert said(kept, given, "coalesce(plan, 'none')").count("none") == 2
+
+
 def test_a_table_in_a_file_is_given_to_the_reference() -> None:
     users = table("users", "user STRING, age INT", path="users.csv")
     asked = events.join(users, on="user").window(global_()).aggregate(ages=collect("age"))

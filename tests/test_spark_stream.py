@@ -39,6 +39,8 @@ from millrace.spark import stream
 from millrace.spark.progress import BatchProgress
 from millrace.testing.check import STREAM, check_all
 from millrace.testing.stream import Case, Said, drive
+from millrace.views.kept import KeptViews
+from millrace.views.store import open_store
 from strategies import all_windows, drawn, latenesses, micro_batches, modes, query, streams, triggers
 from test_panes import said
 from test_transcripts import DOCUMENTS
@@ -79,7 +81,9 @@ def test_random_queries_say_what_the_reference_says(fuse: bool, many: int, spark
 def run(
     spark: SparkSession, pipeline: Pipeline, folder: Path, scripts: Mapping[str, Script] | None = None, **options: Any
 ) -> list[tuple[BatchProgress, Mapping[str, pa.Table]]]:
-    """Run a pipeline until it has caught up; what it said, a micro-batch at a time."""
+    """Run a pipeline until it has caught up; what it said, a micro-batch at a time. Views go to `store`, if any."""
+    if "store" in options:
+        options["views"] = KeptViews(open_store(options.pop("store")), pipeline)
     batches: list[tuple[BatchProgress, Mapping[str, pa.Table]]] = []
     started = stream.start(
         spark, pipeline, folder / "checkpoint", until_caught_up=True, scripts=scripts,
@@ -101,17 +105,17 @@ def test_json_files_are_read_once_also_after_a_restart(spark: SparkSession, tmp_
     source = files(str(folder), "k STRING, v BIGINT, at TIMESTAMP")
     asked = source.event_time("at", delay="0s").group_by("k").window(fixed("10s")).aggregate(total=sum_("v"))
     pipeline = Pipeline("p", {"totals": asked})
-    (first,) = run(spark, pipeline, tmp_path)
+    store = tmp_path / "views.db"
+    (first,) = run(spark, pipeline, tmp_path, store=store)
     assert first[0].rows == 2
     (folder / "2.json").write_text(line("a", 4, 3) + line("b", 8, 20))
-    (second,) = run(spark, pipeline, tmp_path)
+    (second,) = run(spark, pipeline, tmp_path, store=store)
     assert second[0].batch == 1
     assert [(each["k"], each["total"], each["timing"]) for each in second[1]["view totals"].to_pylist()] == [
         ("a", 7, "on-time")
     ]
-    assert run(spark, pipeline, tmp_path) == []
-    with closing(sqlite3.connect(tmp_path / "checkpoint" / "views.db")) as database:
-        assert database.execute("SELECT k, total, batch FROM totals").fetchall() == [("a", 7, 1)]
+    assert run(spark, pipeline, tmp_path, store=store) == []
+    assert open_store(store).query("SELECT k, total, version FROM totals").rows == [("a", 7, 1)]
 
 
 def test_a_limit_of_files_a_batch(spark: SparkSession, tmp_path: Path) -> None:
@@ -263,21 +267,18 @@ def test_a_native_output_cannot_join_a_checkpoint(spark: SparkSession, tmp_path:
 
 def test_names_that_are_also_ours(spark: SparkSession, tmp_path: Path) -> None:
     asked = EVENTS.group_by("k").window(global_()).trigger(on.each()).accumulating()
-    pipeline = Pipeline("p", {"counts": asked.aggregate(last=count(), batch=sum_("v"))})
-    (first, _) = run(spark, pipeline, tmp_path, SCRIPT)
-    assert first[1]["view counts"].column_names[-5:] == ["batch", "diff", "timing", "index", "pane_last"]
-    with closing(sqlite3.connect(tmp_path / "checkpoint" / "views.db")) as database:
-        assert database.execute('SELECT "last", batch, pane_last, pane_batch FROM counts').fetchall() == [
-            (1, 1, 0, 0), (2, 3, 0, 1),
-        ]  # fmt: skip
+    pipeline = Pipeline("p", {"counts": asked.aggregate(last=count(), version=sum_("v"))})
+    (first, _) = run(spark, pipeline, tmp_path, SCRIPT, store=tmp_path / "views.db")
+    assert first[1]["view counts"].column_names[-5:] == ["version", "diff", "timing", "index", "pane_last"]
+    rows = open_store(tmp_path / "views.db").query('SELECT "last", version, pane_last, pane_version FROM counts').rows
+    assert rows == [(2, 3, 0, 2)]
 
 
 def test_batches_of_another_checkpoint_are_not_taken_for_these(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = Pipeline("p", {"counts": COUNTS}, [COUNTS.to(to_files(str(tmp_path / "out"), "json"))])
     for name in ("first", "second"):
         run(spark, pipeline, tmp_path / name, SCRIPT, store=tmp_path / "store.db")
-    with closing(sqlite3.connect(tmp_path / "store.db")) as database:
-        assert database.execute("SELECT k, n, batch FROM counts").fetchall() == [("a", 1, 1)] * 2
+    assert open_store(tmp_path / "store.db").query("SELECT k, n FROM counts").rows == [("a", 1)]
     assert len(list((tmp_path / "out").iterdir())) == 2
 
 
@@ -442,5 +443,5 @@ def test_a_full_disk_stops_the_pipeline_and_loses_nothing(
         run(spark, pipeline, tmp_path, script, store=small_disk / "counts.db")
     subprocess.run(["mount", "-o", "remount,size=100m", str(small_disk)], check=True)
     run(spark, pipeline, tmp_path, script, store=small_disk / "counts.db")
-    with closing(sqlite3.connect(small_disk / "counts.db")) as database:
-        assert database.execute("SELECT count(*), sum(total) FROM counts").fetchall() == [(5_000, sum(range(5_000)))]
+    held = open_store(small_disk / "counts.db").query("SELECT count(*), sum(total) FROM counts")
+    assert held.rows == [(5_000, sum(range(5_000)))]

@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,7 +33,8 @@ def test_batches_that_are_run_again(kind: str, guarantee: Guarantee, tmp_path: P
     begun = tmp_path / "begun"
     for batch in (0, 1, 2, 1, 2, 3):  # after a power cut, two are run again
         delivery = Delivery("p", "here", guarantee, begun)
-        delivery.deliver(batch, {writer(kind, tmp_path / "out"): pa.table({"k": [f"batch {batch}"]})})
+        answers = pa.table({"k": [f"batch {batch}"]})
+        delivery.deliver(batch, [partial(writer(kind, tmp_path / "out").write, answers)])
     # A file of the same process and batch has the same name, so that at-least-once shows in tables only.
     twice = guarantee is Guarantee.AT_LEAST_ONCE and kind == "table"
     assert len(written(kind, tmp_path / "out")) == (6 if twice else 4)
@@ -42,7 +44,7 @@ def test_batches_that_are_run_again(kind: str, guarantee: Guarantee, tmp_path: P
 def test_batches_of_another_checkpoint_are_others(kind: str, tmp_path: Path) -> None:
     for checkpoint in ("one", "two"):
         delivery = Delivery("p", checkpoint, Guarantee.EXACTLY_ONCE, tmp_path / "begun")
-        delivery.deliver(0, {writer(kind, tmp_path): pa.table({"k": ["a"]})})
+        delivery.deliver(0, [partial(writer(kind, tmp_path).write, pa.table({"k": ["a"]}))])
     assert len(written(kind, tmp_path)) == 2
 
 

@@ -79,8 +79,12 @@ class _NotInSqlError(CannotFuseError):
 class Fused:
     """One source of a query, or of a plain stream, compiled to statements."""
 
-    def __init__(self, of: Query | Stream, source: Source) -> None:
-        """Write the statements. Raises CannotFuseError with the reason if there are none."""
+    def __init__(self, of: Query | Stream, source: Source, tables: Mapping[str, pa.Table] | None = None) -> None:
+        """Write the statements. Raises CannotFuseError with the reason if there are none.
+
+        `tables` holds what tables that may change now hold, by name; without it, they are read.
+        """
+        self._given = tables
         self.lifts: str | None = None
         """Why the statement gives rows that are still to be lifted, and not partials."""
         self._stream_of = of.stream if isinstance(of, Query) else of
@@ -97,8 +101,8 @@ class Fused:
 
     def _staged(self, source: Source) -> str:
         self.tables: dict[str, pa.Table] = {}
-        self.in_files: dict[str, pa.Table] = {}
-        """The rows of tables that are in files, by the name of the table."""
+        self.looked_up: dict[str, pa.Table] = {}
+        """The rows of tables that may change, by the name of the table."""
         self._timed: list[tuple[EventTime, str]] = []
         staged = self._stream(self._stream_of, source)
         if staged is None:
@@ -185,6 +189,8 @@ class Fused:
                 kept = {name: quoted(name) for name in parent.schema.names}
                 chosen = [f"{sql} AS {quoted(name)}" for name, sql in {**kept, **made}.items()]
                 return f"SELECT {', '.join([PLACE, _SIDE, *chosen])} FROM ({above})"
+            case Join(table=table, on=on, how=how, as_of=as_of) if as_of is not None:
+                return self._as_of(node, above, as_of)
             case Join(table=table, on=on, how=how):
                 names = ", ".join(quoted(name) for name in (PLACE, _SIDE, *node.schema.names))
                 same = ", ".join(map(quoted, on))
@@ -193,11 +199,31 @@ class Fused:
                 self._timed.append((node, above))
                 return above if self._tells else f"SELECT * FROM ({above}) WHERE {quoted(column)} IS NOT NULL"
 
+    def _as_of(self, join: Join, above: str, since: str) -> str:
+        event_time = find_event_time(join)
+        assert event_time is not None
+        kept = ", ".join(f"a.{quoted(name)}" for name in (PLACE, _SIDE, *join.parent.schema.names))
+        added = [name for name in join.table.schema.names if name not in join.on]
+        found = ", ".join(f"b.{quoted(name)}" for name in added)
+        same = " AND ".join(f"a.{quoted(name)} = b.{quoted(name)}" for name in join.on)
+        # Of two rows that hold from the same time on, the later one does.
+        by = ", ".join(map(quoted, (*join.on, since)))
+        numbered = f"SELECT *, row_number() OVER () AS __row FROM {self._table(join.table, join)}"
+        held = (
+            f"SELECT * EXCLUDE (__row) FROM ({numbered}) "
+            f"WHERE {quoted(since)} IS NOT NULL QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY __row DESC) = 1"
+        )
+        kind = "ASOF LEFT JOIN" if join.how == "left" else "ASOF JOIN"
+        at = f"a.{quoted(event_time.column)} >= b.{quoted(since)}"
+        return f"SELECT {kept}, {found} FROM ({above}) a {kind} ({held}) b ON {same} AND {at}"
+
     def _table(self, table: Table, join: Join) -> str:
         name = f"__table_{len(self.tables)}"
-        self.tables[name] = columns_of(table, join.place)
-        if table.path is not None:
-            self.in_files[table.name] = self.tables[name]
+        if table.rows:
+            self.tables[name] = columns_of(table, join.place)
+        else:
+            found = columns_of(table, join.place) if self._given is None else self._given[table.name]
+            self.tables[name] = self.looked_up[table.name] = found
         return name
 
 

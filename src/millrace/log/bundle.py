@@ -4,9 +4,9 @@ A source is read by positions that only grow. What lies between two of them is a
 read again and gives the same records each time; a task reads a split into a bundle.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,21 @@ class Bundle:
         return len(self.offsets)
 
 
+def as_texts(values: pa.Array) -> pa.Array:
+    """Bytes as text; None, which no record is, for those that are not text in UTF-8."""
+    try:
+        return values.cast(pa.large_string() if pa.types.is_large_binary(values.type) else pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([_text(value) for value in values.to_pylist()], pa.large_string())
+
+
+def _text(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Times:
     """The clock of a micro-batch, in microseconds: before it and at it; and the watermark, if a script says it."""
@@ -43,6 +58,26 @@ def together(times: Sequence[Times]) -> Times:
     return Times(min(each.before for each in times), max(each.now for each in times), max(marks, default=None))
 
 
+Position: TypeAlias = int | list[int]
+"""How far a source was read: a count, or one for each of its partitions."""
+
+
+class Followed(Protocol):
+    """A source as the driver follows it."""
+
+    def start(self) -> Position:
+        """Where it begins; the same whenever this is asked."""
+
+    def latest(self, at: Any, until: Any = None) -> Position:
+        """How far a micro-batch that starts there may go; not beyond `until`, if that is given."""
+
+    def end(self) -> Position:
+        """The position after all that is there now."""
+
+    def splits(self, start: Any, end: Any) -> Sequence["Split"]:
+        """What lies between two positions."""
+
+
 class Split(Protocol):
     """A part of a source that one task reads."""
 
@@ -50,5 +85,5 @@ class Split(Protocol):
     def size(self) -> int:
         """About how many bytes it holds."""
 
-    def read(self) -> Bundle:
-        """The records."""
+    def read(self, wanted: Container[str] | None = None) -> Bundle:
+        """The records; where columns are kept apart, all of them or only those wanted."""

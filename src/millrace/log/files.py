@@ -9,7 +9,7 @@ import gzip
 import json
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millrace.log.bundle import Bundle
+from millrace.log.bundle import Bundle, as_texts
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import ModelError, refuse
 from millrace.model.schema import Schema
@@ -50,13 +50,21 @@ class Files:
         self._found = _journaled(journal)
         self._known = {found.name for found in self._found}
 
-    def latest(self, start: int, everything: bool = False) -> int:
-        """How far a micro-batch that starts there may go, having looked for new files."""
+    def start(self) -> int:
+        """Before the first file."""
+        return 0
+
+    def end(self) -> int:
+        """After all files, having looked for new ones."""
         new = list(self._look())
         if new:
             self._keep(new)
-        most = self._most if self._most and not everything else len(self._found)
-        return min(len(self._found), start + most)
+        return len(self._found)
+
+    def latest(self, at: int, until: int | None = None) -> int:
+        """How far a micro-batch that starts there may go, having looked for new files."""
+        end = self.end() if until is None else until
+        return max(at, min(end, at + self._most) if self._most else end)
 
     def splits(self, start: int, end: int) -> list["FileSplit"]:
         """The files between two positions, large ones in several pieces."""
@@ -99,10 +107,10 @@ class FileSplit:
     end: int
     size: int
 
-    def read(self) -> Bundle:
-        """The records. Raises ModelError if the file cannot be read, or holds other columns."""
+    def read(self, wanted: Container[str] | None = None) -> Bundle:
+        """The records. Raises ModelError if the file cannot be read, or holds columns of other types."""
         try:
-            return self._parquet() if self.format == "parquet" else self._json()
+            return self._parquet(wanted) if self.format == "parquet" else self._json()
         except FileNotFoundError:
             raise ModelError(f"{self.path} is gone; put it back, so that what it held is not lost") from None
         except (OSError, pa.ArrowInvalid, EOFError) as error:
@@ -123,14 +131,15 @@ class FileSplit:
         end = whole.find(b"\n", self.end - 1) + 1 or len(whole)
         return lines(self.path, memoryview(whole)[start:end], start)
 
-    def _parquet(self) -> Bundle:
+    def _parquet(self, wanted: Container[str] | None) -> Bundle:
         file = pq.ParquetFile(self.path)
         held = {field.name: field.type for field in file.schema_arrow}
-        wanted = [column for column in self.schema if column.name in held]
+        asked = [column for column in self.schema if wanted is None or column.name in wanted]
         groups = list(range(self.start, self.end))
-        read = file.read_row_groups(groups, columns=[column.name for column in wanted], use_threads=False)
+        names = [column.name for column in asked if column.name in held]
+        read = file.read_row_groups(groups, columns=names, use_threads=False)
         columns = {}
-        for column in self.schema:
+        for column in asked:
             kind = arrow_type(column.type)
             if column.name not in held:
                 columns[column.name] = pa.nulls(len(read), kind or pa.null())
@@ -163,7 +172,7 @@ def lines(origin: str, data: bytes | memoryview, begin: int = 0) -> Bundle:
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
-        texts = pa.array([_text(data[a:b]) for a, b in zip(starts[:-1], ends, strict=True)], pa.large_string())
+        texts = as_texts(texts.view(pa.large_binary() if kind == pa.large_string() else pa.binary()))
     blank = np.diff(starts) <= 2
     if blank.any():
         kept = ~blank
@@ -181,14 +190,6 @@ def _line_ends(data: bytes | memoryview) -> npt.NDArray[np.int64]:
     for start in range(0, len(whole), step):
         found.append(np.flatnonzero(whole[start : start + step] == ord("\n")) + (start + 1))
     return np.concatenate(found)
-
-
-def _text(line: bytes | memoryview) -> str | None:
-    """A line as text; None, which no record is, if it is not text."""
-    try:
-        return bytes(line).decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def folder_of(source: Source) -> str:

@@ -5,7 +5,7 @@
 A micro-batch takes one happening. A script without times of its own goes by the clock of whoever runs it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from millrace.log.bundle import Bundle, Times
 from millrace.model.arrow import arrow_type
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.schema import Schema
+from millrace.model.stream import Source
 from millrace.model.window import Row
 
 
@@ -43,19 +44,6 @@ class Script:
         for happening in self.happenings:
             self._clocks.append(max(self._clocks[-1], happening.now or 0))
 
-    def latest(self, start: int, everything: bool = False) -> int:
-        """The position after the next happening; after the last, for a batch."""
-        return len(self.happenings) if everything else min(start + 1, len(self.happenings))
-
-    def splits(self, start: int, end: int, schema: Schema, origin: str) -> list["ScriptSplit"]:
-        """What happens between two positions."""
-        first = sum(len(happening.rows) for happening in self.happenings[:start])
-        splits = []
-        for happening in self.happenings[start:end]:
-            splits.append(ScriptSplit(origin, schema, tuple(happening.rows), first))
-            first += len(happening.rows)
-        return splits
-
     def times(self, start: int, end: int) -> Times | None:
         """The clock of a micro-batch between two positions, if it is the script's."""
         if not self.timed:
@@ -63,6 +51,35 @@ class Script:
         marks = [happening.watermark for happening in self.happenings[start:end] if happening.watermark is not None]
         given = max(marks, default=None if self.derived else BEGINNING_OF_TIME)
         return Times(self._clocks[start], self._clocks[end], given)
+
+
+@dataclass(frozen=True, slots=True)
+class Scripted:
+    """A source that a script plays."""
+
+    script: Script
+    source: Source
+
+    def start(self) -> int:
+        """Before the first happening."""
+        return 0
+
+    def end(self) -> int:
+        """After the last."""
+        return len(self.script.happenings)
+
+    def latest(self, at: int, until: int | None = None) -> int:
+        """After the next."""
+        return min(at + 1, self.end())
+
+    def splits(self, start: int, end: int) -> list["ScriptSplit"]:
+        """What happens between two positions."""
+        first = sum(len(happening.rows) for happening in self.script.happenings[:start])
+        splits = []
+        for happening in self.script.happenings[start:end]:
+            splits.append(ScriptSplit(self.source.name, self.source.schema, tuple(happening.rows), first))
+            first += len(happening.rows)
+        return splits
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +96,8 @@ class ScriptSplit:
         """About how many bytes it holds."""
         return 100 * len(self.rows)
 
-    def read(self) -> Bundle:
-        """The rows in columns."""
+    def read(self, wanted: Container[str] | None = None) -> Bundle:
+        """The rows in columns, all of them."""
         columns = {
             column.name: pa.array([row.get(column.name) for row in self.rows], arrow_type(column.type))
             for column in self.schema

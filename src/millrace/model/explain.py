@@ -108,8 +108,8 @@ def _words(stream: Stream) -> tuple[str, str]:
             return "dedup", ", ".join(by) + (f" within {format_duration(within)}" if within else "")
         case Union(parents=sides):
             return "union", f"{len(sides)} streams"
-        case Join(table=table, on=on, how=how):
-            return "join", f"{how} with {table.name} on {', '.join(on)}"
+        case Join(table=table, on=on, how=how, as_of=as_of):
+            return "join", f"{how} with {table.name} on {', '.join(on)}" + (f" as of {as_of}" if as_of else "")
         case EventTime(column=column, estimator=estimator):
             idle = f", idle after {format_duration(estimator.idle)}" if estimator.idle else ""
             return "event time", f"{column}, {estimator.policy}{idle}"

@@ -132,7 +132,7 @@ class Rows:
 
     def _matches(self, join: Join, row: Row) -> list[Row]:
         table = join.table
-        if table.path is not None and table.name not in self._tables:
+        if not table.rows and table.name not in self._tables:
             raise refuse(f"the reference engine needs the rows of table {table.name!r}: Reference(query, tables=...)")
         given = [dict(zip(table.schema.names, values, strict=True)) for values in table.rows]
         found: list[Row] = [
@@ -140,9 +140,21 @@ class Rows:
             for other in self._tables.get(table.name, given)
             if all(row[name] is not None and row[name] == other[name] for name in join.on)
         ]
+        if join.as_of is not None:
+            found = self._newest(join, row, found)
         if not found and join.how == "left":
             return [{**dict.fromkeys(table.schema.names), **row}]
         return found
+
+    def _newest(self, join: Join, row: Row, found: list[Row]) -> list[Row]:
+        """Of what was found, the last of those that held from the latest time on that is not after the row's."""
+        event_time = find_event_time(join)
+        assert event_time is not None
+        assert join.as_of is not None
+        at = to_instant(row[event_time.column])
+        since = [None if each[join.as_of] is None else to_instant(each[join.as_of]) for each in found]
+        held = [(when, place) for place, when in enumerate(since) if when is not None and when <= at]
+        return [found[max(held)[1]]] if held else []
 
     def _first_seen(self, dedup: Dedup, rows: list[Row], watermark: int) -> list[Row]:
         event_time = find_event_time(dedup)

@@ -4,11 +4,12 @@ Every node is a value that is checked when it is built and remembers the user's 
 starts nothing. The methods of `Stream` each return a new node on top of the one they are called on.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from millrace.model.duration import Duration, parse_positive
+from millrace.model.duration import Duration, parse_positive, to_instant
 from millrace.model.errors import Place, caller, refuse, shown, unknown
 from millrace.model.expression import Expression, named, parse_expression
 from millrace.model.schema import UNKNOWN, Column, Schema, parse_schema
@@ -90,8 +91,12 @@ class Stream:
             raise refuse("union() needs the same event time column on all sides; or call .event_time(...) after it")
         return Union((self, *others), self.schema, caller())
 
-    def join(self, table: "Table", on: str | Iterable[str], how: str = "inner") -> "Join":
-        """Look each row up in a table: `join(campaigns, on="ad_id")`; `how="left"` keeps misses."""
+    def join(self, table: "Table", on: str | Iterable[str], how: str = "inner", as_of: str | None = None) -> "Join":
+        """Look each row up in a table: `join(campaigns, on="ad_id")`; `how="left"` keeps misses.
+
+        A table whose rows hold from a time on names it: with `as_of="since"` each row finds the newest one that held
+        at its own event time.
+        """
         if not isinstance(table, Table):
             raise refuse(f"join() takes a table, made with table(...), not {shown(table)}")
         if how not in ("inner", "left"):
@@ -107,7 +112,9 @@ class Stream:
         clash = [column.name for column in added if column.name in self.schema]
         if clash:
             raise refuse(f"both sides of the join have a column {clash[0]!r}; rename one with select()")
-        return Join(self, table, keys, how, self.schema.with_columns(added), caller())
+        if as_of is not None:
+            self._check_as_of(table, as_of)
+        return Join(self, table, keys, how, as_of, self.schema.with_columns(added), caller())
 
     def event_time(
         self,
@@ -170,6 +177,12 @@ class Stream:
 
     def _column(self, name: str) -> Column:
         return Column(name, self.schema.type_of(name))
+
+    def _check_as_of(self, table: "Table", column: str) -> None:
+        if find_event_time(self) is None:
+            raise refuse("join(as_of=...) goes by event time; call .event_time(...) before it")
+        if table.schema.type_of(column) != "TIMESTAMP":
+            raise refuse(f"join(as_of={column!r}) needs a TIMESTAMP, but it is {table.schema.type_of(column)}")
 
     def _keeps_event_time(self, chosen: Mapping[str, Expression]) -> None:
         event_time = find_event_time(self)
@@ -246,22 +259,24 @@ class Union(Stream):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that does not change while the pipeline runs: rows given here, or a file."""
+    """A small table: rows given here, or those of a file or a view, which may change while the pipeline runs."""
 
     name: str
     schema: Schema
     rows: tuple[tuple[Any, ...], ...] = ()
     path: str | None = None
+    view: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Join(Stream):
-    """Each row with the columns of the table's rows that agree in `on`."""
+    """Each row with the columns of the table's rows that agree in `on`; of the newest as of its time, if so asked."""
 
     parent: Stream
     table: Table
     on: tuple[str, ...]
     how: str
+    as_of: str | None
     schema: Schema
     place: Place = field(compare=False, repr=False)
 
@@ -277,9 +292,19 @@ class EventTime(Stream):
     place: Place = field(compare=False, repr=False)
 
 
-def log(topic: str, schema: str | Mapping[str, str] | Schema) -> Source:
-    """The rows of a log topic, each a JSON object with these columns."""
-    return Source("log", _name(topic, "topic"), parse_schema(schema), place=caller())
+def log(topic: str, schema: str | Mapping[str, str] | Schema, start: str | datetime = "earliest") -> Source:
+    """The rows of a log topic, each a JSON object with these columns.
+
+    A stream starts with the earliest record that is kept, with the latest, so that it reads what comes from then on,
+    or with the first record that was kept at a time or after it.
+    """
+    name, columns = _name(topic, "topic"), parse_schema(schema)
+    if start == "earliest":
+        return Source("log", name, columns, place=caller())
+    if isinstance(start, str) and start != "latest":
+        raise refuse(f"start= is 'earliest', 'latest' or a datetime, not {start!r}")
+    begin = start if isinstance(start, str) else str(to_instant(start))
+    return Source("log", name, columns, (("start", begin),), caller())
 
 
 def files(
@@ -297,6 +322,22 @@ def files(
     return Source("files", str(path), parse_schema(schema), (("format", format), *limit), caller())
 
 
+def layers(batch: Source, speed: Source) -> Source:
+    """A topic that is also archived: `layers(batch=files("archive", schema, "parquet"), speed=log("plays", schema))`.
+
+    A stream reads the topic. `millrace run FILE --layer batch` brings the archive up to date with it, computes all
+    windows that are over from the archive alone, and puts the rows in the place of those that the stream has said.
+    """
+    for source, kind in ((batch, "files"), (speed, "log")):
+        if not isinstance(source, Source) or source.kind != kind:
+            raise refuse("layers() takes batch=files(...) and speed=log(...)")
+    if dict(batch.options)["format"] != "parquet":
+        raise refuse("the archive of layers() is in Parquet: files(path, schema, 'parquet')")
+    if batch.schema != speed.schema:
+        raise refuse(f"both of the layers() need the same columns: ({batch.schema}) is not ({speed.schema})")
+    return Source("log", speed.name, speed.schema, (*speed.options, (ARCHIVE, batch.name)), caller())
+
+
 def memory(name: str, schema: str | Mapping[str, str] | Schema) -> Source:
     """Rows that a test or the reference engine is given by hand."""
     return Source("memory", _name(name, "source"), parse_schema(schema), place=caller())
@@ -307,17 +348,21 @@ def table(
     schema: str | Mapping[str, str] | Schema,
     rows: Iterable[Row] = (),
     path: str | None = None,
+    view: str | None = None,
 ) -> Table:
-    """A small table to join with: its rows, or the path of a CSV, JSON or Parquet file."""
+    """A small table to join with: its rows, or the path of a CSV, JSON or Parquet file, or a view.
+
+    What a file or a view holds may change while a pipeline runs: each micro-batch takes it as it is then.
+    """
     columns, given = parse_schema(schema), list(rows)
-    if bool(given) == (path is not None):
-        raise refuse(f"table {name!r} needs either rows=, at least one, or path=")
+    if bool(given) + (path is not None) + (view is not None) != 1:
+        raise refuse(f"table {name!r} needs either rows=, at least one, or path=, or view=")
     for row in given:
         for column in row:
             if column not in columns:
                 raise refuse(unknown("column", column, columns.names))
     values = tuple(tuple(row.get(column) for column in columns.names) for row in given)
-    return Table(_name(name, "table"), columns, values, path)
+    return Table(_name(name, "table"), columns, values, path, view)
 
 
 _ELSEWHERE = {
@@ -340,6 +385,22 @@ def no_method(what: str, name: str, known: Iterable[str]) -> str:
     if name in _ELSEWHERE:
         return f"{what} has no {name}(); it is called {_ELSEWHERE[name]}() here"
     return f"{what} has no {name}(): {unknown('method', name, [each for each in known if not each.startswith('_')])}"
+
+
+ARCHIVE = "archive"
+"""The option of a source that names the folder where its records are archived."""
+
+
+def with_sources(stream: Stream, of: Callable[[Source], Source]) -> Stream:
+    """The same stream of other sources."""
+    match stream:
+        case Source():
+            return of(stream)
+        case Union(parents=sides):
+            return replace(stream, parents=tuple(with_sources(side, of) for side in sides))
+        case Where() | Select() | WithColumns() | Dedup() | Join() | EventTime():
+            return replace(stream, parent=with_sources(stream.parent, of))
+    raise TypeError(f"{type(stream).__name__} is not a kind of stream")
 
 
 def parents(stream: Stream) -> tuple[Stream, ...]:

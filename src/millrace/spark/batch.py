@@ -25,11 +25,12 @@ from millrace.panes.store import stack
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import Gathered, gather
 from millrace.spark.messages import FROM_SHARD, NO_PART, PANES, PARTIALS
-from millrace.spark.outputs import check_sources, parts_of, writers_of
-from millrace.spark.plan import Packed, Plan
+from millrace.spark.outputs import check_sources, of_views, parts_of, writers_of
+from millrace.spark.plan import DEFAULT_LOG, Packed, Plan
 from millrace.spark.session import labels_of, streaming
+from millrace.spark.snapshots import Lookup
 from millrace.spark.source import read_messages
-from millrace.spark.writers import FileWriter
+from millrace.spark.writers import FileWriter, Views
 
 OnTasks = Callable[[int, int], None]
 """What is called now and then with how many tasks are done, and how many there are."""
@@ -38,19 +39,25 @@ OnTasks = Callable[[int, int], None]
 def run(
     spark: SparkSession,
     pipeline: Pipeline,
-    store: str | Path,
+    views: Views | None = None,
     *,
     dead_letters: str | Path | None = None,
+    log: str | Path = DEFAULT_LOG,
+    lookups: Mapping[str, Lookup] | None = None,
     scripts: Mapping[str, Script] | None = None,
     fuse: bool = True,
     shards: int | None = None,
     on_tasks: OnTasks | None = None,
 ) -> Gathered:
     """Compute a pipeline once and put the answers in place of what its views and sinks held."""
-    writers = writers_of(pipeline, Path(store))
-    gathered = collect(spark, pipeline, scripts=scripts, fuse=fuse, shards=shards, on_tasks=on_tasks)
-    for name, answers in gathered.answers.items():
-        writers[name].replace(answers)
+    writers = writers_of(pipeline, str(Path(log).absolute()))
+    gathered = collect(
+        spark, pipeline, log=log, lookups=lookups, scripts=scripts, fuse=fuse, shards=shards, on_tasks=on_tasks
+    )
+    if views is not None and pipeline.views:
+        views.replace(of_views(pipeline, gathered.answers))
+    for name, writer in writers.items():
+        writer.replace(gathered.answers[name])
     if dead_letters is not None:
         FileWriter(str(dead_letters), "json").replace(gathered.dead_letters)
     return gathered
@@ -60,6 +67,8 @@ def collect(
     spark: SparkSession,
     pipeline: Pipeline,
     *,
+    log: str | Path = DEFAULT_LOG,
+    lookups: Mapping[str, Lookup] | None = None,
     scripts: Mapping[str, Script] | None = None,
     fuse: bool = True,
     shards: int | None = None,
@@ -68,10 +77,13 @@ def collect(
     """Compute a pipeline once."""
     given = scripts or {}
     parts = parts_of(pipeline)
-    check_sources(pipeline, given)
+    check_sources(pipeline, given, log)
     with TemporaryDirectory(prefix="millrace-batch-") as folder:
         labels = labels_of(shards or spark.sparkContext.defaultParallelism)
-        plan = Plan(tuple(parts.values()), labels, folder, given, fuse)
+        at = str(Path(log).absolute())
+        plan = Plan(
+            tuple(parts.values()), labels, folder, pipeline.name, at, scripts=given, lookups=lookups or {}, fuse=fuse
+        )
         packed = plan.pack()
         messages = read_messages(streaming(spark, plan.shards), packed, stream=False)
         answering = messages.groupBy("shard").applyInArrow(_answering(packed), FROM_SHARD)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from millrace.log.durable import write_whole
 from millrace.model.errors import ModelError
 from millrace.model.explain import stream_as_text
 from millrace.model.query import Query
-from millrace.spark.durable import write_whole
 from millrace.spark.plan import Part
 
 FORMAT = 1
@@ -81,6 +81,14 @@ class Checkpoint:
         self._write({**known, "parts": {**known["parts"], **described}, "left": left})
         return Opened(tuple(known["labels"]), known["id"])
 
+    def is_of(self, parts: Mapping[str, Part]) -> bool:
+        """Whether it was made by outputs just like these."""
+        try:
+            known = json.loads(self._file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return False
+        return bool(known["parts"] == {name: _described(part) for name, part in parts.items()})
+
     def lock(self) -> IO[bytes]:
         """Keep others out for as long as the file that this gives is open."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -123,8 +131,8 @@ class Checkpoint:
                 raise ModelError(
                     f"{name} cannot go on from checkpoint {self.folder}: its {what} was\n    {before.get(what)}\n"
                     f"and is now\n    {now.get(what)}\n"
-                    "Give it another name to start it from here, choose another checkpoint to start all over, "
-                    "or go back to what it was."
+                    "Compute it again from all that the log keeps: millrace replay. Or give it another name to start "
+                    "it from here, choose another checkpoint to start all over, or go back to what it was."
                 )
 
     def _check_reads(self, before: list[str], now: list[str]) -> None:

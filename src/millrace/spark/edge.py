@@ -6,7 +6,7 @@ pieces, down to the rows that have no value somewhere: these become dead letters
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -33,6 +33,7 @@ from millrace.panes.lift import lift
 from millrace.panes.store import stack
 from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_PART, PARTIALS, ROWS, Message, Told
 from millrace.spark.plan import Packed, Part, Plan
+from millrace.spark.snapshots import read_snapshot
 
 _ROW_BY_ROW = 512
 """From how few rows on the bad ones are looked for one by one."""
@@ -52,19 +53,22 @@ class Letters:
 
     source: Source
     bundle: Bundle
+    split: Split
     rows: list[dict[str, Any]] = field(default_factory=list)
     places: set[int] = field(default_factory=set)
+    whole: pa.Table | None = None
+    """All columns of the records, read once something is set aside."""
 
     def add(self, place: int, reason: str) -> None:
         """Set a record aside, once, however many outputs it does not suit."""
         if place in self.places:
             return
         self.places.add(place)
-        texts, rows = self.bundle.texts, self.bundle.rows
-        if texts is not None:
-            value = texts[place].as_py()
+        if self.bundle.texts is not None:
+            value = self.bundle.texts[place].as_py()
         else:
-            value = json.dumps(rows.slice(place, 1).to_pylist()[0], default=str)  # type: ignore[union-attr]
+            self.whole = self.split.read().rows if self.whole is None else self.whole
+            value = json.dumps(self.whole.slice(place, 1).to_pylist()[0], default=str)  # type: ignore[union-attr]
         self.rows.append(
             {
                 "source": self.source.name,
@@ -79,12 +83,12 @@ class Letters:
 class Edge:
     """The edge of a plan, made ready to read splits."""
 
-    def __init__(self, plan: Plan) -> None:
-        """Compile what is fused."""
+    def __init__(self, plan: Plan, tables: Mapping[str, pa.Table]) -> None:
+        """Compile what is fused. `tables` holds what tables that may change now hold, by name."""
         self.plan = plan
         self._panes = [Panes(part.of) if isinstance(part.of, Query) else None for part in plan.parts]
         fused = [(number, plan.parts[number]) for number in plan.fused]
-        self._readers = [Reading(fused, source) for source in plan.sources]
+        self._readers = [Reading(fused, source, tables) for source in plan.sources]
 
     def messages(self, splits: Sequence[tuple[int, Split]], times: dict[int, Times], task: int) -> list[Message]:
         """What the shards are to know of some splits, each of a source by its number; times are the parts'."""
@@ -93,9 +97,9 @@ class Edge:
         letters: list[dict[str, Any]] = []
         rows = 0
         for number, split in splits:
-            bundle = split.read()
+            bundle = split.read(self._readers[number].wanted)
             rows += len(bundle)
-            letters += self._readers[number].take(bundle, sent)
+            letters += self._readers[number].take(bundle, split, sent)
         return list(self._packed(sent, times, letters, task, rows, time.process_time() - began))
 
     def _packed(
@@ -123,23 +127,23 @@ class Edge:
 class Reading:
     """One source, and the outputs that are fused to it."""
 
-    def __init__(self, fused: Sequence[tuple[int, Part]], source: Source) -> None:
+    def __init__(self, fused: Sequence[tuple[int, Part]], source: Source, tables: Mapping[str, pa.Table]) -> None:
         """Compile what is fused, of outputs by number."""
         self._source = source
-        self._takers = [Taker(number, part, source) for number, part in fused if source in sources(part.stream)]
+        self._takers = [Taker(number, part, source, tables) for number, part in fused if source in sources(part.stream)]
         self._decoder: JsonDecoder | None = None
-        self._wanted = {name for _, part in fused for name in columns_read(part.of)}
+        self.wanted = {name for _, part in fused for name in columns_read(part.of)}
 
-    def take(self, bundle: Bundle, sent: dict[int, Sent]) -> list[dict[str, Any]]:
-        """Take in a bundle for every output; the dead letters."""
-        letters = Letters(self._source, bundle)
+    def take(self, bundle: Bundle, split: Split, sent: dict[int, Sent]) -> list[dict[str, Any]]:
+        """Take in the bundle of a split for every output; the dead letters."""
+        letters = Letters(self._source, bundle, split)
         if not len(bundle):
             return []
         rows = bundle.rows
         places = np.arange(len(bundle))
         if rows is None:
             if self._decoder is None:
-                self._decoder = JsonDecoder(self._source.schema, self._wanted)
+                self._decoder = JsonDecoder(self._source.schema, self.wanted)
             rows, places = decoded(self._decoder, letters)
         rows = rows.append_column(PLACE, pa.array(places))
         for name in self._source.schema.names:
@@ -153,11 +157,11 @@ class Reading:
 class Taker:
     """One output, fused to one source."""
 
-    def __init__(self, number: int, part: Part, source: Source) -> None:
+    def __init__(self, number: int, part: Part, source: Source, tables: Mapping[str, pa.Table]) -> None:
         """Compile the statement. Raises CannotFuseError if there is none."""
         self.number = number
         self._part, self._source = part, source
-        self._fused = Fused(part.of, source)
+        self._fused = Fused(part.of, source, tables)
         node = self._fused.event_time
         nodes = [id(each) for each in event_times(part.stream)]
         self._node = None if node is None else nodes.index(id(node))
@@ -206,7 +210,7 @@ class Taker:
 
     def _without_value(self, rows: pa.Table) -> dict[int, str]:
         """The rows that the reference has no value for, and why."""
-        tables = {name: table.to_pylist() for name, table in self._fused.in_files.items()}
+        tables = {name: table.to_pylist() for name, table in self._fused.looked_up.items()}
         slow = Rows(self._part.stream, tables, 0)
         bad = {}
         for row in rows.to_pylist():
@@ -275,9 +279,9 @@ def lifted(panes: Panes, rows: pa.Table) -> pa.Table:
 
 
 @lru_cache(8)
-def edge_of(packed: Packed) -> Edge:
-    """The edge of a plan, compiled once in a worker."""
-    return Edge(packed.plan)
+def edge_of(packed: Packed, tables: tuple[tuple[str, str], ...]) -> Edge:
+    """The edge of a plan, with tables by the paths of their snapshots, compiled once in a worker."""
+    return Edge(packed.plan, {name: read_snapshot(path) for name, path in tables})
 
 
 def _typed(column: pa.ChunkedArray, type: str) -> pa.Array:

@@ -54,18 +54,19 @@ from millrace.spark.messages import (
     Told,
     to_batch,
 )
-from millrace.spark.plan import Packed, Part
+from millrace.spark.plan import Packed, Part, Plan
 
 ORIGIN, OFFSET, CONTROL = "__origin", "__offset", "__control"
 CARRIED = f"`{ORIGIN}` STRING, `{OFFSET}` BIGINT, `{CONTROL}` STRING"
 """What rows of a source carry beside their columns."""
 _LEFT_OUT, _NODE, _TIME, _CLOSED, _MATCHED = "__left_out", "__node", "__time", "__closed", "__matched"
+_VERSIONS, _ROW = "__versions", "__row"
 
 
 def messages_of(spark: SparkSession, packed: Packed, number: int, frames: Mapping[str, DataFrame]) -> DataFrame:
     """What the shards are to know of an output, from the frames of its sources by name."""
     part = packed.plan.parts[number]
-    rows = _frame(spark, part.stream, part, frames)
+    rows = _frame(spark, packed.plan, part.stream, part, frames)
     carried = [_column(name) for name in (ORIGIN, OFFSET, CONTROL)]
     marks = [_LEFT_OUT, _NODE, _TIME, _CLOSED]
     kinds = dict(zip(marks, ("boolean", "int", "bigint", "bigint"), strict=True))
@@ -92,11 +93,11 @@ def _computed(part: Part, rows: DataFrame) -> list[Column]:
     return columns
 
 
-def _frame(spark: SparkSession, stream: Stream, part: Part, frames: Mapping[str, DataFrame]) -> DataFrame:
+def _frame(spark: SparkSession, plan: Plan, stream: Stream, part: Part, frames: Mapping[str, DataFrame]) -> DataFrame:
     """A stream as a Spark plan over the frames of its sources, by name."""
     if isinstance(stream, Source):
         return frames[stream.name]
-    first, *more = [_frame(spark, parent, part, frames) for parent in parents(stream)]
+    first, *more = [_frame(spark, plan, parent, part, frames) for parent in parents(stream)]
     hidden = [_column(name) for name in first.columns if name.startswith("__")]
     match stream:
         case Union():
@@ -109,9 +110,16 @@ def _frame(spark: SparkSession, stream: Stream, part: Part, frames: Mapping[str,
             return first.select(*(_guarded(first, sql.sql).alias(name) for name, sql in columns), *hidden)
         case WithColumns(columns=columns):
             return first.withColumns({name: _guarded(first, expression.sql) for name, expression in columns})
-        case Join(table=table, on=on, how=how):
-            small = spark.createDataFrame(columns_of(table, stream.place)).withColumn(_MATCHED, f.lit(True))
-            joined = first.join(f.broadcast(small), list(on), "left")
+        case Join(table=table, on=on, how=how, as_of=as_of):
+            # Natively, a table is what it was when the stream was started.
+            lookup = plan.lookups.get(table.name)
+            held = columns_of(table, stream.place) if lookup is None else lookup.read()
+            if as_of is None:
+                small = spark.createDataFrame(held).withColumn(_MATCHED, f.lit(True))
+                joined = first.join(f.broadcast(small), list(on), "left")
+            else:
+                numbered = held.append_column(_ROW, pa.array(np.arange(len(held))))
+                joined = _as_of(stream, first, spark.createDataFrame(numbered), as_of)
             if how == "inner":
                 joined = _keeping(joined, _column(_MATCHED).isNotNull(), stream.parent)
             return joined.select(*map(_column, stream.schema.names), *hidden, *_new_marks(joined, first))
@@ -124,6 +132,23 @@ def _frame(spark: SparkSession, stream: Stream, part: Part, frames: Mapping[str,
         case Dedup():
             raise refuse("dedup() does not run on Spark yet", stream.place)
     raise TypeError(f"{type(stream).__name__} is not a kind of stream")
+
+
+def _as_of(join: Join, rows: DataFrame, small: DataFrame, since: str) -> DataFrame:
+    """Rows with what held at their event time: the rows of a key are one list by time, of which each takes one."""
+    event_time = find_event_time(join)
+    assert event_time is not None
+    added = [name for name in join.table.schema.names if name not in join.on]
+    versions = f.struct(_column(since).alias("__at"), _column(_ROW), *map(_column, added))
+    listed = small.where(_column(since).isNotNull()).groupBy(*map(_column, join.on))
+    lists = listed.agg(f.sort_array(f.collect_list(versions)).alias(_VERSIONS))
+    joined = rows.join(f.broadcast(lists), list(join.on), "left")
+    at = _column(event_time.column)
+    held = f.filter(_column(_VERSIONS), lambda version: version["__at"] <= at)
+    chosen = joined.withColumn(_VERSIONS, f.try_element_at(held, f.lit(-1)))
+    found = {name: _column(_VERSIONS)[name] for name in added}
+    matched = f.when(_column(_VERSIONS).isNotNull(), f.lit(True))
+    return chosen.withColumns({**found, _MATCHED: matched})
 
 
 def _keeping(rows: DataFrame, condition: Column, above: Stream) -> DataFrame:

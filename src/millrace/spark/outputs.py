@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow as pa
+
 from millrace.log.files import folder_of
 from millrace.log.script import Script
-from millrace.model.errors import refuse
+from millrace.log.topics import Log
+from millrace.model.errors import at_place, refuse
 from millrace.model.pipeline import FileSink, Pipeline, Sink, TableSink
 from millrace.spark.answers import schema_of
 from millrace.spark.plan import Part
-from millrace.spark.writers import TableWriter, Writer, writer_of
+from millrace.spark.writers import Writer, writer_of
 
 
 def parts_of(pipeline: Pipeline) -> dict[str, Part]:
@@ -35,23 +38,23 @@ def _place(sink: Sink) -> object:
     return sink
 
 
-def writers_of(pipeline: Pipeline, store: Path) -> dict[str, Writer]:
-    """What writes each output; the changes of views are tables of the store."""
-    store.parent.mkdir(parents=True, exist_ok=True)
-    writers: dict[str, Writer] = {
-        f"view {name}": TableWriter(str(store), name, schema_of(query)) for name, query in pipeline.views.items()
-    }
-    for output in pipeline.sinks:
-        writers[f"sink {output.sink}"] = writer_of(output.sink, schema_of(output.of))
-    return writers
+def writers_of(pipeline: Pipeline, log: str) -> dict[str, Writer]:
+    """What writes to each sink."""
+    return {f"sink {output.sink}": writer_of(output.sink, schema_of(output.of), log) for output in pipeline.sinks}
 
 
-def check_sources(pipeline: Pipeline, scripts: Mapping[str, Script]) -> None:
+def of_views(pipeline: Pipeline, answers: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """The answers that views keep, by the name of the view."""
+    return {name: answers[f"view {name}"] for name in pipeline.views}
+
+
+def check_sources(pipeline: Pipeline, scripts: Mapping[str, Script], log: str | Path) -> None:
     """Refuse, before anything is started, sources that cannot be read."""
     for source in pipeline.sources:
         if source.kind == "files":
             folder_of(source)
-        elif source.kind != "memory":
-            raise refuse(f"{source.kind} {source.name!r} cannot be read yet; use files(...)", source.place)
+        elif source.kind == "log":
+            with at_place(source.place):
+                Log(log).topic(source.name)
         elif source.name not in scripts:
             raise refuse(f"source {source.name!r} has no rows to read; give it a script", source.place)

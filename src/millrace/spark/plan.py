@@ -10,8 +10,13 @@ from pyspark import cloudpickle
 
 from millrace.edge.fused import how
 from millrace.log.script import Script
+from millrace.model.duration import SECOND
 from millrace.model.query import Query
 from millrace.model.stream import Source, Stream, sources
+from millrace.spark.snapshots import Lookup
+
+DEFAULT_LOG = ".millrace/log.db"
+DEFAULT_LATENCY = "1s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +47,16 @@ class Plan:
     """What Spark knows each shard by; chosen so that each is in a partition of its own."""
     folder: str | None = None
     """Where sources keep their journals."""
+    name: str = "pipeline"
+    """The pipeline's."""
+    log: str = DEFAULT_LOG
+    """Where the log is that topics are read from."""
+    latency: int = SECOND
+    """How long a micro-batch over topics should last, in microseconds."""
     scripts: Mapping[str, Script] = field(default_factory=dict)
     """What happens to sources in memory, by name."""
+    lookups: Mapping[str, Lookup] = field(default_factory=dict)
+    """Tables that are neither given nor in files, by name."""
     fuse: bool = True
     """Whether what can be fused is; if not, everything runs natively."""
 

@@ -22,11 +22,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from millrace.edge.decode import JsonDecoder
-from millrace.log.bundle import Split, Times
+from millrace.log.bundle import Followed, Split, Times
+from millrace.log.feed import Feed
 from millrace.log.files import Files
-from millrace.log.script import Script
+from millrace.log.script import Scripted
 from millrace.model.duration import SECOND
-from millrace.model.errors import refuse
 from millrace.model.query import Query
 from millrace.model.stream import Source, event_times, sources
 from millrace.model.trigger import After, Every, Trigger, parts_of
@@ -36,6 +36,7 @@ from millrace.spark.edge import Letters, decoded, edge_of
 from millrace.spark.messages import TO_SHARD, to_batch
 from millrace.spark.native import CARRIED, CONTROL, OFFSET, ORIGIN, messages_of
 from millrace.spark.plan import Packed, Part, Plan
+from millrace.spark.snapshots import FileLookup, Snapshots, tables_of
 
 _FASTEST, _SLOWEST = SECOND // 5, SECOND
 """How often, at most and at least, a micro-batch is run that only lets the clock advance, where that may matter."""
@@ -43,6 +44,10 @@ _FASTEST, _SLOWEST = SECOND // 5, SECOND
 
 _LONG = 512 << 20
 """How many bytes one task reads, at most, about."""
+
+
+FUSED = "fused"
+"""What the sources of all fused outputs are journaled as."""
 
 
 @dataclass(slots=True)
@@ -53,6 +58,8 @@ class Task(InputPartition):
     splits: list[tuple[int, Split]]
     times: dict[int, Times]
     """Of each output that the task has something to tell."""
+    tables: tuple[tuple[str, str], ...] = ()
+    """The tables that may change, with where they are kept as they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,7 @@ class Reads:
     @property
     def journal(self) -> str:
         """By which the journals of its sources are told from those of others."""
-        return "fused" if self.source is None else self.packed.plan.parts[self.parts[0]].name
+        return FUSED if self.source is None else self.packed.plan.parts[self.parts[0]].name
 
 
 class Reader:
@@ -89,17 +96,20 @@ class Reader:
             for number in reads.sources
         }
         self._tick = _tick([self._plan.parts[number] for number in reads.parts])
-        self._target: dict[str, int] | None = None
+        self._target: dict[str, Any] | None = None
+        joined = tables_of(self._plan.parts[number].stream for number in reads.parts)
+        lookups = {name: self._plan.lookups.get(name) or FileLookup(table) for name, table in joined.items()}
+        self._tables = Snapshots(Path(self._plan.folder or "") / "tables", lookups)
 
     def start(self) -> dict[str, Any]:
         """The offset before anything."""
         # Spark does not log this one but asks for it again, so it must not hold the time of asking.
-        return {"now": None, "at": dict.fromkeys(self._sources, 0)}
+        return {"now": None, "at": {key: source.start() for key, source in self._sources.items()}}
 
     def end(self) -> dict[str, Any]:
         """The offset after all that is there now."""
-        at = {key: source.latest(0, everything=True) for key, source in self._sources.items()}
-        return {"now": _clock(), "at": at}
+        at = {key: source.end() for key, source in self._sources.items()}
+        return {"now": _clock(), "at": at, "tables": self._tables.now()}
 
     def stop_at_the_end(self) -> None:
         """Go no further than to what is there now."""
@@ -107,41 +117,34 @@ class Reader:
 
     def latest(self, start: dict[str, Any]) -> dict[str, Any]:
         """The offset after the next micro-batch; the same if there is none to run."""
-        at = {}
-        for key, source in self._sources.items():
-            position = start["at"].get(key, 0)
-            at[key] = source.latest(position)
-            if self._target is not None:
-                at[key] = max(position, min(at[key], self._target[key]))
+        begun = {key: self._position(key, start) for key in self._sources}
+        until = self._target or {}
+        at = {key: source.latest(begun[key], until.get(key)) for key, source in self._sources.items()}
         before = start["now"] or 0
         now = max(before, _clock())
-        moved = at != {**dict.fromkeys(at, 0), **start["at"]}
+        moved = at != begun
         if not moved and (self._target is not None or self._tick is None or now < before + self._tick):
             return start
-        return {"now": now, "at": {**start["at"], **at}}
+        return {"now": now, "at": {**start["at"], **at}, "tables": self._tables.now()}
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
         """What is read between two offsets, in about equal parts, and in the order of arrival."""
         splits: list[tuple[int, Split]] = []
         for number in self._reads.sources:
-            source = self._plan.sources[number]
-            splits += [(number, split) for split in self._splits(source, *self._between(source, start, end))]
+            key = _key(self._plan.sources[number])
+            first, last = self._position(key, start), self._position(key, end)
+            if first != last:
+                splits += [(number, split) for split in self._sources[key].splits(first, last)]
         times = {number: self._times(self._plan.parts[number], start, end) for number in self._reads.parts}
         shares = _shares(splits, self._reads.cores) or [[]]
-        tasks = [Task(number, share, self._read_by(share, times)) for number, share in enumerate(shares)]
+        tables = tuple(sorted(end.get("tables", {}).items()))
+        tasks = [Task(number, share, self._read_by(share, times), tables) for number, share in enumerate(shares)]
         tasks[0].times = times  # the clock is told to every output, also to those that nothing came for
         return tasks
 
-    def _splits(self, source: Source, start: int, end: int) -> Sequence[Split]:
-        reader = self._sources[_key(source)]
-        if start == end:
-            return ()
-        if isinstance(reader, Script):
-            return reader.splits(start, end, source.schema, source.name)
-        return reader.splits(start, end)
-
-    def _between(self, source: Source, start: dict[str, Any], end: dict[str, Any]) -> tuple[int, int]:
-        return start["at"].get(_key(source), 0), end["at"].get(_key(source), 0)
+    def _position(self, key: str, offset: dict[str, Any]) -> Any:
+        """Where a source is at an offset; one that came later begins now."""
+        return offset["at"][key] if key in offset["at"] else self._sources[key].start()
 
     def _read_by(self, share: list[tuple[int, Split]], times: dict[int, Times]) -> dict[int, Times]:
         read = {self._plan.sources[number] for number, _ in share}
@@ -150,10 +153,12 @@ class Reader:
     def _times(self, part: Part, start: dict[str, Any], end: dict[str, Any]) -> Times:
         """The clock of an output: that of its scripts, if it has any."""
         for source in sources(part.stream):
-            reader = self._sources.get(_key(source))
-            scripted = reader.times(*self._between(source, start, end)) if isinstance(reader, Script) else None
-            if scripted is not None:
-                return scripted
+            key = _key(source)
+            reader = self._sources.get(key)
+            if isinstance(reader, Scripted):
+                scripted = reader.script.times(self._position(key, start), self._position(key, end))
+                if scripted is not None:
+                    return scripted
         return Times(end["now"] if start["now"] is None else start["now"], end["now"])
 
 
@@ -284,7 +289,7 @@ def _waits(trigger: Trigger) -> list[int]:
 def _read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(task, Task)
     if reads.source is None:
-        messages = edge_of(reads.packed).messages(task.splits, task.times, task.number)
+        messages = edge_of(reads.packed, task.tables).messages(task.splits, task.times, task.number)
         reach("bundle read")
         yield to_batch(messages, reads.packed.plan.labels)
     else:
@@ -302,7 +307,7 @@ def _rows(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
     for _, split in task.splits:
         bundle = split.read()
         read += len(bundle)
-        aside = Letters(source, bundle)
+        aside = Letters(source, bundle, split)
         rows, places = bundle.rows, np.arange(len(bundle))
         if rows is None:
             rows, places = decoded(JsonDecoder(source.schema), aside)
@@ -320,15 +325,15 @@ def _rows(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist([{CONTROL: control}], schema)
 
 
-def _open(source: Source, plan: Plan, journal: str) -> Files | Script:
+def _open(source: Source, plan: Plan, journal: str) -> Followed:
     if source.kind == "memory":
-        if source.name not in plan.scripts:
-            raise refuse(f"source {source.name!r} has no rows to read; give it a script", source.place)
-        return plan.scripts[source.name]
+        return Scripted(plan.scripts[source.name], source)
+    name = hashlib.sha256(f"{journal} {source.name}".encode()).hexdigest()[:16]
+    kept = Path(plan.folder or "") / "sources"
     if source.kind == "files":
-        name = hashlib.sha256(f"{journal} {source.name}".encode()).hexdigest()[:16]
-        return Files(source, Path(plan.folder or "") / "sources" / f"{name}.jsonl")
-    raise refuse(f"{source.kind} {source.name!r} cannot be read yet", source.place)
+        return Files(source, kept / f"{name}.jsonl")
+    reader = plan.name if journal == FUSED else f"{plan.name}, {journal}"
+    return Feed(source, plan.log, kept / f"{name}.json", reader, plan.latency / SECOND, time.monotonic)
 
 
 def _key(source: Source) -> str:

@@ -7,6 +7,7 @@ One Spark query runs the whole pipeline. Its source is `source`, whose tasks sen
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -15,22 +16,23 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from millrace.log.durable import sync
 from millrace.log.script import Script
-from millrace.model.duration import SECOND, Duration, parse_duration
+from millrace.model.duration import SECOND, Duration, parse_duration, parse_positive
 from millrace.model.errors import ModelError
 from millrace.model.pipeline import Pipeline
 from millrace.spark.checkpoint import Checkpoint
-from millrace.spark.durable import sync
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import gather
 from millrace.spark.messages import FROM_SHARD
-from millrace.spark.outputs import check_sources, parts_of, writers_of
-from millrace.spark.plan import Plan
+from millrace.spark.outputs import check_sources, of_views, parts_of, writers_of
+from millrace.spark.plan import DEFAULT_LATENCY, DEFAULT_LOG, Plan
 from millrace.spark.progress import BatchProgress
 from millrace.spark.session import labels_of, streaming
 from millrace.spark.shards import processor
+from millrace.spark.snapshots import Lookup
 from millrace.spark.source import read_messages
-from millrace.spark.writers import Delivery, FileWriter, Writer, parse_guarantee
+from millrace.spark.writers import Delivery, FileWriter, Views, Writer, parse_guarantee
 
 OnBatch = Callable[[BatchProgress, Mapping[str, pa.Table]], None]
 """What is called after each micro-batch, with how it went and what it answered."""
@@ -41,16 +43,18 @@ class Run:
 
     def __init__(
         self,
+        pipeline: Pipeline,
         plan: Plan,
         checkpoint: Checkpoint,
         delivery: Delivery,
+        views: Views | None,
         writers: Mapping[str, Writer],
         letters: Writer,
         on_batch: OnBatch | None,
     ) -> None:
         """Everything but Spark's query and the lock of the checkpoint, which `start` adds."""
-        self._checkpoint = checkpoint
-        self._plan, self._delivery, self._writers, self._letters = plan, delivery, writers, letters
+        self._pipeline, self._plan, self._checkpoint, self._delivery = pipeline, plan, checkpoint, delivery
+        self._views, self._writers, self._letters = views, writers, letters
         self._on_batch = on_batch
         self._failure: BaseException | None = None
         self.query: StreamingQuery
@@ -89,8 +93,10 @@ class Run:
         # What was read must be known for as long as what was answered.
         for logged in (self._checkpoint.offsets(batch), self._checkpoint.offsets(batch).parent):
             sync(logged)
-        outputs = {self._writers[name]: table for name, table in gathered.answers.items()}
-        self._delivery.deliver(batch, {**outputs, self._letters: gathered.dead_letters})
+        writes = [partial(writer.write, gathered.answers[name]) for name, writer in self._writers.items()]
+        if self._views is not None and self._pipeline.views:
+            writes.insert(0, partial(self._views.write, of_views(self._pipeline, gathered.answers)))
+        self._delivery.deliver(batch, [*writes, partial(self._letters.write, gathered.dead_letters)])
         if self._on_batch is not None:
             phases = {"run": ran - began, "write": time.monotonic() - ran}
             self._on_batch(gathered.progress(batch, phases), gathered.answers)
@@ -101,25 +107,31 @@ def start(
     pipeline: Pipeline,
     checkpoint: str | Path,
     *,
-    store: str | Path | None = None,
+    views: Views | None = None,
     guarantee: str = "exactly-once",
     interval: Duration | None = None,
     until_caught_up: bool = False,
     shards: int | None = None,
+    log: str | Path = DEFAULT_LOG,
+    latency: Duration = DEFAULT_LATENCY,
+    lookups: Mapping[str, Lookup] | None = None,
     scripts: Mapping[str, Script] | None = None,
     fuse: bool = True,
     on_batch: OnBatch | None = None,
 ) -> Run:
     """Run a pipeline in micro-batches, going on from its checkpoint if it has one.
 
-    Views go to tables of the SQLite database `store`, which is in the checkpoint if none is given. A micro-batch is
-    run as soon as there is something to do, or every `interval`. With `until_caught_up` it ends by itself when all
-    that is there has been taken in. With `fuse=False` the edge is Spark's own plan even where it could be fused.
+    What the views answer goes to `views`, if that is given, and in any case to `on_batch`. A micro-batch is run as
+    soon as there is something to do, or every `interval`. With `until_caught_up` it ends by itself when all that is
+    there has been taken in. Topics are those of `log`; a micro-batch takes as many of their records as it can take in
+    within `latency`, about, at the speed of those before it. `lookups` holds the tables that are neither given nor in
+    files, by name. With `fuse=False` the edge is Spark's own plan even
+    where it could be fused.
     """
     promised = parse_guarantee(guarantee)
     given = scripts or {}
     parts = parts_of(pipeline)
-    check_sources(pipeline, given)
+    check_sources(pipeline, given, log)
     period = None if interval is None else parse_duration(interval, "interval")
     if until_caught_up and period is not None:
         raise ModelError("to run until caught up takes all there is as it comes; leave the interval out")
@@ -128,11 +140,14 @@ def start(
         lock = held.enter_context(kept.lock())
         labels = labels_of(shards or spark.sparkContext.defaultParallelism)
         opened = kept.open(pipeline.name, parts, labels, fuse)
-        plan = Plan(tuple(parts.values()), opened.labels, str(kept.folder), given, fuse)
-        writers = writers_of(pipeline, Path(store) if store else kept.folder / "views.db")
+        plan = Plan(
+            tuple(parts.values()), opened.labels, str(kept.folder), pipeline.name, str(Path(log).absolute()),
+            parse_positive(latency, "latency"), given, lookups or {}, fuse,
+        )  # fmt: skip
+        writers = writers_of(pipeline, plan.log)
         letters = FileWriter(str(kept.dead_letters), "json")
         delivery = Delivery(pipeline.name, opened.id, promised, kept.begun)
-        run = Run(plan, kept, delivery, writers, letters, on_batch)
+        run = Run(pipeline, plan, kept, delivery, views, writers, letters, on_batch)
         packed = plan.pack()
         frame = (
             read_messages(streaming(spark, plan.shards), packed, stream=True)

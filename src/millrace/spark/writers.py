@@ -9,7 +9,7 @@ writing, and does not write what is noted.
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,12 +21,13 @@ import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from millrace.model.errors import ModelError, refuse, unknown
-from millrace.model.pipeline import FileSink, FunctionSink, Sink, TableSink
+from millrace.log.durable import remove_parts, write_whole
+from millrace.log.topics import Log
+from millrace.model.errors import ModelError, unknown
+from millrace.model.pipeline import FileSink, FunctionSink, Sink, TableSink, TopicSink
 from millrace.model.schema import Schema
 from millrace.spark.answers import free_names
 from millrace.spark.crash import reach
-from millrace.spark.durable import remove_parts, write_whole
 
 
 class Guarantee(StrEnum):
@@ -64,21 +65,30 @@ class Writer(Protocol):
         """Write the answers of a batch, in place of all that was there."""
 
 
+class Views(Protocol):
+    """Where the answers of all views of a pipeline are kept."""
+
+    def write(self, answers: Mapping[str, pa.Table], commit: Commit, once: bool) -> None:
+        """Take in the answers of a micro-batch, by view, in one transaction; `once` is as for a writer."""
+
+    def replace(self, answers: Mapping[str, pa.Table]) -> None:
+        """Hold the answers of a batch, in place of all that was there."""
+
+
 class Delivery:
-    """Answers to writers, with a guarantee."""
+    """Answers to where they go, with a guarantee."""
 
     def __init__(self, pipeline: str, checkpoint: str, guarantee: Guarantee, noted: Path) -> None:
         """`noted` is the file of what was begun, for at-most-once."""
         self._pipeline, self._checkpoint, self._guarantee, self._noted = pipeline, checkpoint, guarantee, noted
 
-    def deliver(self, batch: int, outputs: Mapping[Writer, pa.Table]) -> None:
-        """Write what a micro-batch answers."""
+    def deliver(self, batch: int, writes: Iterable[Callable[[Commit, bool], None]]) -> None:
+        """Write what a micro-batch answers, by calls that are given the commit, and whether it must be once."""
         reach("sink before write")
         if self._guarantee is Guarantee.AT_MOST_ONCE and not self._begin(batch):
             return
-        for writer, answers in outputs.items():
-            commit = Commit(self._pipeline, self._checkpoint, batch)
-            writer.write(answers, commit, self._guarantee is Guarantee.EXACTLY_ONCE)
+        for write in writes:
+            write(Commit(self._pipeline, self._checkpoint, batch), self._guarantee is Guarantee.EXACTLY_ONCE)
         reach("sink after write")
 
     def _begin(self, batch: int) -> bool:
@@ -124,7 +134,7 @@ class FileWriter:
                 pq.write_table(answers, whole)
             else:
                 with whole.open("w", encoding="utf-8") as file:
-                    file.writelines(json.dumps(row, default=_text) + "\n" for row in answers.to_pylist())
+                    file.writelines(line + "\n" for line in _lines(answers))
             reach("sink during write")
 
         with _clear(f"cannot write {path}"):
@@ -212,7 +222,27 @@ class FunctionWriter:
         self._function(answers.to_pylist(), 0)
 
 
-def writer_of(sink: Sink, schema: Schema) -> Writer:
+class TopicWriter:
+    """A topic of the log: a record of JSON for each change of an answer."""
+
+    def __init__(self, log: str, topic: str) -> None:
+        """Refuses a topic that is not there."""
+        self._log, self._topic = Log(log), topic
+        self._log.topic(topic)
+
+    def write(self, answers: pa.Table, commit: Commit, once: bool) -> None:
+        """Append the answers; the log itself knows an append that it has."""
+        if len(answers):
+            producer = f"{commit.pipeline}-{commit.checkpoint}" if once else None
+            self._log.append(self._topic, _lines(answers), producer=producer, sequence=commit.batch if once else None)
+
+    def replace(self, answers: pa.Table) -> None:
+        """Append the answers: what is in a log stays."""
+        if len(answers):
+            self._log.append(self._topic, _lines(answers))
+
+
+def writer_of(sink: Sink, schema: Schema, log: str) -> Writer:
     """What writes to a sink."""
     match sink:
         case FileSink(path, format):
@@ -221,7 +251,8 @@ def writer_of(sink: Sink, schema: Schema) -> Writer:
             return TableWriter(path, table, schema)
         case FunctionSink(function):
             return FunctionWriter(function)
-    raise refuse(f"{sink} cannot be written to yet")
+        case TopicSink(topic):
+            return TopicWriter(log, topic)
 
 
 @contextmanager
@@ -249,6 +280,11 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         return [None if value is None else _text(value) for value in values]
     return list(values)
+
+
+def _lines(answers: pa.Table) -> list[str]:
+    """Each row as a JSON object."""
+    return [json.dumps(row, default=_text) for row in answers.to_pylist()]
 
 
 def _text(value: Any) -> str:

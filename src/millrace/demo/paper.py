@@ -97,7 +97,7 @@ def show(console: Console) -> None:
         "[dim]From Akidau and others, The Dataflow Model, VLDB 2015, section 2.4; computed by the reference engine. "
         "A | stands between minutes, in figure 9 between elements.[/dim] [green]+[/green] is an answer, "
         "[red]-[/red] takes one back, [yellow]late[/yellow] corrects an answer that was on time. "
-        "The code is in src/millrace/demo.py."
+        "The code is in src/millrace/demo/paper.py."
     )
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import duckdb
 
-from millrace import count, files, fixed, on, table
+from millrace.model import trigger as on
+from millrace.model.aggregate import count
 from millrace.model.query import Query
-from millrace.model.stream import Table
+from millrace.model.stream import Stream, Table, table
+from millrace.model.window import fixed
 
 SCHEMA = (
     "user_id STRING, page_id STRING, ad_id STRING, ad_type STRING, event_type STRING, event_time TIMESTAMP, "
@@ -47,11 +49,10 @@ def ads() -> Table:
     return table("ads", "ad_id STRING, campaign_id STRING", rows=ADS)
 
 
-def query(folder: Path, format: str, per_batch: int | None = None, mode: str = "on time") -> Query:
+def query(events: Stream, mode: str = "on time") -> Query:
     """The benchmark as a user of Millrace writes it; with early answers, if a mode of panes is named."""
     windowed = (
-        files(str(folder), SCHEMA, format, per_batch)
-        .where("event_type = 'view'")
+        events.where("event_type = 'view'")
         .join(ads(), on="ad_id")
         .event_time("event_time", delay="10s")
         .group_by("campaign_id")

@@ -1,0 +1,53 @@
+"""The commands, put together."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from millrace import __version__
+from millrace.cli import log, pipelines, project, views
+
+app = typer.Typer(
+    name="millrace",
+    help="Stream processing for Python people, on Spark.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"millrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+_PANELS: dict[str, dict[str, Callable[..., None]]] = {
+    "Begin": {"demo": project.demo, "init": project.init},
+    "Records": {"send": log.send, "tail": log.tail},
+    "Pipelines": {
+        "run": pipelines.run,
+        "status": pipelines.status,
+        "replay": pipelines.replay,
+        "savepoint": pipelines.savepoint,
+        "explain": pipelines.explain,
+        "check": pipelines.check,
+        "bench": pipelines.bench,
+    },
+    "Answers": {"query": views.query, "views": views.list_, "serve": views.serve},
+}
+for _panel, _commands in _PANELS.items():
+    for _name, _command in _commands.items():
+        app.command(_name, rich_help_panel=_panel)(_command)
+app.add_typer(log.topics, name="topics", rich_help_panel="Records")

@@ -1,0 +1,304 @@
+"""Commands about the log: send, tail, topics."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from millrace.cli.options import LOG, LogPath, TopicName, plain_mistakes
+from millrace.cli.shown import show
+from millrace.log.collect import Chunk, chunks, first_misfit, keys_of
+from millrace.log.intercept import Interceptor, add, drop, keep, rename
+from millrace.log.topics import Log
+from millrace.model.duration import format_duration, to_instant
+from millrace.model.errors import ModelError
+
+topics = typer.Typer(no_args_is_help=False, help="List topics; make, change and remove them.")
+
+
+def send(
+    topic: TopicName,
+    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="JSON lines or CSV; - is what is piped in.")] = "-",
+    format: Annotated[
+        str | None, typer.Option(help="json or csv; by the name of the file if none is given.", metavar="FORMAT")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(help="The field by which records are divided between partitions.", metavar="FIELD")
+    ] = None,
+    producer: Annotated[
+        str | None,
+        typer.Option(help="A name by which to know this sending: done again, it adds only what is missing."),
+    ] = None,
+    create: Annotated[bool, typer.Option("--create", help="Make the topic if it is not there.")] = False,
+    unchecked: Annotated[
+        bool, typer.Option("--unchecked", help="Also send what is no JSON object; pipelines set it aside.")
+    ] = False,
+    log: LogPath = LOG,
+) -> None:
+    """Send records to a topic of the log, each a JSON object on a line, or a row of CSV.
+
+    What it says it sent is on the disk. A line that is no JSON object stops it with the number of the line.
+
+    Examples: [bold]millrace send plays plays.json[/bold], [bold]tail -F app.log | millrace send logs[/bold]
+    """
+    with plain_mistakes():
+        opened = Log(log)
+        if create and topic not in {each.name for each in opened.topics()}:
+            opened.create(topic)
+        opened.topic(topic)
+        kind = format or ("csv" if file.endswith(".csv") else "json")
+        sent = 0
+        done = -1 if producer is None else opened.last(topic, producer)
+        before = -1 if done is None else done
+        began = time.monotonic()
+        with _bar(file) as bar:
+            task = bar.add_task(f"to {topic}", total=Path(file).stat().st_size if Path(file).is_file() else None)
+            for number, chunk in enumerate(chunks(file, kind)):
+                values = chunk.values
+                wrong = None if unchecked else first_misfit(values)
+                values = values if wrong is None else values.slice(0, wrong)
+                keys = None if key is None else keys_of(values, key)
+                if len(values) and number > before:
+                    opened.append(topic, values, keys, producer=producer, sequence=None if producer is None else number)
+                sent += len(values)
+                bar.update(task, advance=chunk.size)
+                if wrong is not None:
+                    raise ModelError(_misfit(file, chunk, wrong, sent))
+        spent = time.monotonic() - began
+        typer.echo(f"sent {sent:,} records to {topic}, {sent / max(spent, 0.001):,.0f} a second", err=True)
+
+
+def tail(
+    topic: TopicName,
+    last: Annotated[int, typer.Option("-n", "--last", help="How many of the last records to begin with.")] = 10,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until Ctrl-C.")] = False,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", help="Begin there: earliest, latest, an offset or a time.", metavar="WHERE"),
+    ] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Each record as JSON with its key, partition, offset, time and headers.")
+    ] = False,
+    log: LogPath = LOG,
+) -> None:
+    """Print the records of a topic, a line each.
+
+    Example: [bold]millrace tail plays -f[/bold]
+    """
+    with plain_mistakes():
+        opened = Log(log)
+        at = _begin(opened, topic, start, last)
+        try:
+            while True:
+                ends = opened.ends(topic)
+                _print(_between(opened, topic, at, ends), whole, last if start is None else None)
+                at, start = ends, "there"
+                if not follow:
+                    return
+                while opened.ends(topic) == at:
+                    time.sleep(0.2)
+        except (KeyboardInterrupt, BrokenPipeError):
+            sys.stderr.close()  # Python would say that a pipe was closed; who closed it knows
+
+
+@topics.callback(invoke_without_command=True)
+def list_(
+    context: typer.Context,
+    format: Annotated[str, typer.Option(help="table, json or csv.", metavar="FORMAT")] = "table",
+    log: LogPath = LOG,
+) -> None:
+    """List the topics of the log, or make, change and remove them.
+
+    Example: [bold]millrace topics create plays --partitions 4 --max-age 7d[/bold]
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with plain_mistakes():
+        opened = Log(log)
+        rows = [_described(opened, topic.name) for topic in opened.topics()]
+        if not rows and format == "table":
+            typer.echo("There are no topics yet; make one: millrace topics create NAME")
+            return
+        columns = ("topic", "partitions", "records", "MB", "last", "kept for", "kept up to", "interceptors", "behind")
+        if format == "table":  # without what nobody asked for
+            used = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in rows)]
+            columns, rows = (
+                tuple(columns[place] for place in used),
+                [tuple(row[place] for place in used) for row in rows],
+            )
+        show(columns, rows, format)
+
+
+Partitions = Annotated[int, typer.Option(help="In how many parts records are divided, by their key.")]
+MaxAge = Annotated[
+    str | None, typer.Option(help="How long records are kept, such as 7d; for ever if none.", metavar="DURATION")
+]
+MaxBytes = Annotated[int | None, typer.Option(help="How many bytes are kept; all if none.", metavar="BYTES")]
+Chain = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--intercept", metavar="STEP",
+        help="What is done to each record before it is kept; several are done in turn. add:region=eu, drop:ip, "
+        "rename:ts=at, or keep:'ms >= 30000; ms BIGINT', a condition and the types of its fields.",
+    ),
+]  # fmt: skip
+
+
+@topics.command("create")
+def create_(
+    name: TopicName,
+    partitions: Partitions = 1,
+    max_age: MaxAge = None,
+    max_bytes: MaxBytes = None,
+    intercept: Chain = None,
+    log: LogPath = LOG,
+) -> None:
+    """Make a topic."""
+    with plain_mistakes():
+        Log(log).create(name, partitions, max_age, max_bytes, [_step(text) for text in intercept or ()])
+        typer.echo(f"made topic {name}")
+
+
+@topics.command("change")
+def change_(
+    name: TopicName, max_age: MaxAge = None, max_bytes: MaxBytes = None, intercept: Chain = None, log: LogPath = LOG
+) -> None:
+    """Change how long a topic keeps its records, and what is done to new ones. What is not named stays."""
+    with plain_mistakes():
+        changes: dict[str, Any] = {"max_age": max_age, "max_bytes": max_bytes}
+        if intercept is not None:
+            changes["interceptors"] = [_step(text) for text in intercept if text]
+        Log(log).change(name, **{what: value for what, value in changes.items() if value is not None})
+        typer.echo(f"changed topic {name}")
+
+
+@topics.command("remove")
+def remove_(name: TopicName, log: LogPath = LOG) -> None:
+    """Remove a topic with all its records."""
+    with plain_mistakes():
+        Log(log).remove(name)
+        typer.echo(f"removed topic {name}")
+
+
+def _bar(file: str) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
+        console=(console := Console(stderr=True)), disable=not console.is_terminal or file == "-",
+    )  # fmt: skip
+
+
+def _misfit(file: str, chunk: Chunk, place: int, sent: int) -> str:
+    text = chunk.values[place].as_py()
+    shown = repr(text.strip() if text is not None else None)[:80]
+    where = f"line {chunk.first_line + place}" + (f" of {file}" if file != "-" else "")
+    return (
+        f"{where} is not a JSON object: {shown}; the {sent:,} records before it were sent. "
+        "Mend it, or send it as it is with --unchecked: pipelines set it aside as a dead letter."
+    )
+
+
+def _begin(log: Log, topic: str, start: str | None, last: int) -> list[int]:
+    starts, ends = log.starts(topic), log.ends(topic)
+    match start:
+        case None:
+            return [max(first, end - last) for first, end in zip(starts, ends, strict=True)]
+        case "earliest":
+            return starts
+        case "latest":
+            return ends
+    if start.isdigit():
+        return [max(first, int(start)) for first in starts]
+    try:
+        return log.at_time(topic, to_instant(datetime.fromisoformat(start)))
+    except ValueError:
+        known = "earliest, latest, an offset or a time such as 2026-01-31T12:00Z"
+        raise ModelError(f"--from is {known}, not {start!r}") from None
+
+
+def _between(log: Log, topic: str, at: list[int], ends: list[int]) -> Iterator[pa.Table]:
+    step = 10_000
+    for partition, (first, end) in enumerate(zip(at, ends, strict=True)):
+        for offset in range(first, end, step):
+            records = log.read(topic, partition, offset, min(end, offset + step))
+            yield records.append_column("partition", pa.array([partition] * len(records), pa.int32()))
+
+
+def _print(tables: Iterator[pa.Table], whole: bool, last: int | None) -> None:
+    if last is not None:  # the last ones of all partitions together, in the order of time
+        found = [*tables]
+        if not found:
+            return
+        order = [(name, "ascending") for name in ("timestamp", "partition", "offset")]
+        merged = pa.concat_tables(found).sort_by(order)
+        tables = iter([merged.slice(max(0, len(merged) - last))])
+    for table in tables:
+        for record in table.to_pylist():
+            typer.echo(_whole(record) if whole else _text(record["value"]))
+
+
+def _whole(record: dict[str, Any]) -> str:
+    headers = {header["key"]: _text(header["value"]) for header in record["headers"] or ()}
+    shown = {
+        "partition": record["partition"],
+        "offset": record["offset"],
+        "time": record["timestamp"].isoformat(),
+        "key": _text(record["key"]),
+        "headers": headers,
+        "value": _text(record["value"]),
+    }
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace").rstrip("\n")
+
+
+def _described(log: Log, name: str) -> tuple[Any, ...]:
+    topic = log.topic(name)
+    starts, ends = log.starts(name), log.ends(name)
+    held = [size for part, end in enumerate(ends) for _, _, size in log.sizes(name, part, starts[part], end)]
+    last = [log.read(name, part, end - 1, end) for part, end in enumerate(ends) if end > starts[part]]
+    newest = max((record["timestamp"][0].as_py() for record in last), default=None)
+    behind = ", ".join(f"{reader} {many:,}" for reader, many in log.lag(name).items())
+    return (
+        name,
+        topic.partitions,
+        sum(ends) - sum(starts),
+        round(sum(held) / 1e6, 1),
+        None if newest is None else newest.isoformat(timespec="seconds"),
+        None if topic.max_age is None else format_duration(topic.max_age),
+        topic.max_bytes,
+        "; ".join(map(str, topic.interceptors)),
+        behind,
+    )
+
+
+def _step(text: str) -> Interceptor:
+    kind, _, rest = text.partition(":")
+    match kind:
+        case "add":
+            return add(**_pairs(rest))
+        case "drop":
+            return drop(*(name.strip() for name in rest.split(",")))
+        case "rename":
+            return rename(**_pairs(rest))
+        case "keep" if ";" in rest:
+            condition, _, schema = rest.rpartition(";")
+            return keep(condition.strip(), schema.strip())
+    known = "add:field=value, drop:field, rename:old=new or keep:'condition; schema'"
+    raise ModelError(f"--intercept is {known}, not {text!r}")
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if any(not sign for _, sign, _ in pairs):
+        raise ModelError(f"{text!r} is not like field=value")
+    return {name.strip(): value.strip() for name, _, value in pairs}

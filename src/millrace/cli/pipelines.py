@@ -1,0 +1,303 @@
+"""Commands about pipelines: run, status, replay, savepoint, explain, check, bench."""
+
+import time
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from millrace.cli.options import (
+    LOCAL,
+    LOG,
+    STORE,
+    CheckpointFolder,
+    LogPath,
+    Master,
+    PipelineFile,
+    PipelineName,
+    StoreUrl,
+    plain_mistakes,
+)
+from millrace.cli.shown import show
+from millrace.edge.explain import explain as explained
+from millrace.log.topics import Log
+from millrace.model.duration import SECOND, format_duration
+from millrace.model.errors import ModelError, unknown
+from millrace.model.pipeline import Pipeline
+from millrace.running.layers import run_batch_layer
+from millrace.running.load import load
+from millrace.running.replay import replay as replayed
+from millrace.running.replay import roll_back
+from millrace.running.run import How, Place, run_batch, run_stream
+from millrace.running.savepoint import save, start_from
+from millrace.running.status import Status, all_under
+from millrace.testing.check import BATCH, STREAM, check_all
+from millrace.testing.engines import ENGINES
+from millrace.testing.transcript import Document, read_documents
+from millrace.views.kept import serving
+from millrace.views.store import open_store
+
+Latency = Annotated[
+    str, typer.Option(help="How long a micro-batch over topics should last; it takes as many records as fit.")
+]
+Shards = Annotated[
+    int | None, typer.Option(help="In how many parts state is kept; fixed by the first run. One a core if none.")
+]
+
+
+def run(
+    file: PipelineFile,
+    pipeline: PipelineName = None,
+    mode: Annotated[
+        str, typer.Option(help="micro-batch, which goes on for ever; or batch, once over all there is.", metavar="MODE")
+    ] = "micro-batch",
+    layer: Annotated[
+        str,
+        typer.Option(
+            help="speed, the stream; or batch, which brings the archive of layers(...) up to date and puts right all "
+            "windows that are over, then stops. Both may run at once.",
+            metavar="LAYER",
+        ),
+    ] = "speed",
+    checkpoint: CheckpointFolder = None,
+    log: LogPath = LOG,
+    store: StoreUrl = STORE,
+    guarantee: Annotated[
+        str, typer.Option(help="exactly-once, at-least-once or at-most-once.", metavar="GUARANTEE")
+    ] = "exactly-once",
+    interval: Annotated[
+        str | None,
+        typer.Option(help="Start a micro-batch only so often, such as 10s; else as soon as there is work."),
+    ] = None,
+    latency: Latency = "1s",
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="Stop when all that is there has been taken in.")
+    ] = False,
+    from_savepoint: Annotated[
+        Path | None, typer.Option(help="Start a new checkpoint from this savepoint.", metavar="FOLDER")
+    ] = None,
+    shards: Shards = None,
+    master: Master = LOCAL,
+    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each micro-batch.")] = False,
+) -> None:
+    """Run the pipeline in a Python file.
+
+    It goes on from its checkpoint, and stops with Ctrl-C; nothing is lost if it dies. Its views are tables of the
+    store: ask them with millrace query. Records that do not fit go to dead_letters in the checkpoint; what Spark
+    prints, to spark.log there.
+
+    Example: [bold]millrace run charts.py --until-caught-up[/bold]
+    """
+    console = Console(stderr=not json)
+    with plain_mistakes():
+        if mode not in ("micro-batch", "batch"):
+            raise ModelError(unknown("mode", mode, ("micro-batch", "batch")))
+        loaded = load(file, pipeline)
+        place = _place(loaded, checkpoint, log, store, master)
+        if from_savepoint is not None:
+            start_from(from_savepoint, place.generation(_serving(store, loaded)))
+        if layer not in ("speed", "batch"):
+            raise ModelError(unknown("layer", layer, ("speed", "batch")))
+        if layer == "batch":
+            done = run_batch_layer(console, loaded, place)
+        elif mode == "batch":
+            done = run_batch(console, loaded, place, shards)
+        else:
+            how = How(guarantee, interval, until_caught_up, shards, latency)
+            done = run_stream(console, loaded, place, how, json)
+        Console(stderr=True).out(done, highlight=False)
+
+
+def replay(
+    file: PipelineFile,
+    pipeline: PipelineName = None,
+    rollback: Annotated[bool, typer.Option("--rollback", help="Go back to what was read before the last one.")] = False,
+    checkpoint: CheckpointFolder = None,
+    log: LogPath = LOG,
+    store: StoreUrl = STORE,
+    latency: Latency = "1s",
+    shards: Shards = None,
+    master: Master = LOCAL,
+) -> None:
+    """Compute the views of a changed pipeline again, from all that the log keeps.
+
+    The new rows are made beside the old ones, which are read and written as before; when they have caught up, one
+    transaction swaps them. Stopped, it goes on where it was when it is run again. A pipeline that runs meanwhile is
+    to be started again after it.
+
+    Example: [bold]millrace replay charts.py[/bold], then [bold]millrace replay charts.py --rollback[/bold] to go back
+    """
+    with plain_mistakes():
+        loaded = load(file, pipeline)
+        place = _place(loaded, checkpoint, log, store, master)
+        if rollback:
+            done = roll_back(loaded, place)
+        else:
+            done = replayed(Console(stderr=True), loaded, place, How(shards=shards, latency=latency))
+        Console(stderr=True).out(done, highlight=False)
+
+
+def savepoint(
+    file: PipelineFile,
+    name: Annotated[
+        str | None, typer.Argument(help="What to call it; by the time if it has no name.", metavar="[NAME]")
+    ] = None,
+    pipeline: PipelineName = None,
+    checkpoint: CheckpointFolder = None,
+    store: StoreUrl = STORE,
+) -> None:
+    """Copy all that a pipeline needs to go on, as it is now, whether it runs or not.
+
+    Prints the folder of the copy. Start from it: [bold]millrace run charts.py --checkpoint other --from-savepoint
+    FOLDER[/bold]
+    """
+    with plain_mistakes():
+        loaded = load(file, pipeline)
+        place = _place(loaded, checkpoint, LOG, store, LOCAL)
+        called = name or datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        to = place.checkpoint.parent / "savepoints" / f"{loaded.name}-{called}"
+        to.parent.mkdir(parents=True, exist_ok=True)
+        save(place.generation(_serving(store, loaded)), to)
+        typer.echo(to)
+
+
+def status(
+    folder: Annotated[Path, typer.Option(help="Where the checkpoints are.", metavar="FOLDER")] = Path(".millrace"),
+    log: LogPath = LOG,
+    format: Annotated[str, typer.Option(help="table, json or csv.", metavar="FORMAT")] = "table",
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")] = False,
+) -> None:
+    """Show how pipelines are: whether they run, how fast, how far behind, where their watermark is.
+
+    Example: [bold]millrace status --watch[/bold]
+    """
+    columns = ("pipeline", "is", "batch", "rows/s", "seconds", "behind", "watermark lag", "windows", "dead", "ended")
+    with plain_mistakes():
+        while True:
+            rows = [_row(each, log) for each in all_under(folder)]
+            if watch:
+                Console().clear()
+            if not rows and format == "table":
+                typer.echo(f"No pipeline has run with a checkpoint in {folder}; start one: millrace run FILE")
+            else:
+                show(columns, rows, format)
+            if not watch:
+                return
+            try:
+                time.sleep(1)
+            except KeyboardInterrupt:
+                return
+
+
+def bench(
+    rows: Annotated[int, typer.Option(help="How many events.")] = 4_000_000,
+    store: Annotated[
+        str | None, typer.Option(help="Where views are kept; an SQLite database of its own if none.", metavar="URL")
+    ] = None,
+    master: Master = LOCAL,
+) -> None:
+    """Measure this machine: ad events into a log, counted by campaign on Spark, into a view.
+
+    It is the Yahoo streaming benchmark: filter the views, join each ad to its campaign, count by campaign and 10 s.
+    Everything is made in a temporary folder and removed.
+    """
+    from millrace.running.bench import measure
+
+    with plain_mistakes():
+        for line in measure(rows, store, master):
+            typer.echo(line)
+
+
+def explain(file: PipelineFile, pipeline: PipelineName = None) -> None:
+    """Show the flow of the pipeline in a Python file, and how its edge runs: fused in DuckDB, or natively in Spark.
+
+    Example: [bold]millrace explain charts.py[/bold]
+    """
+    with plain_mistakes():
+        typer.echo(explained(load(file, pipeline)))
+
+
+def check(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="YAML files of transcripts.")],
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="What to run them against: reference, the slow one that says what is meant; panes, the fast one; "
+            "spark-batch, which runs all elements at once on Spark and compares the answers with the reference's; "
+            "spark-stream, which runs every step as a micro-batch of a Spark stream.",
+            metavar="ENGINE",
+        ),
+    ] = "reference",
+) -> None:
+    """Run transcripts: windowed aggregations, step by step, with every pane they must produce.
+
+    Prints a line a transcript, with the step and the difference where one fails.
+    Exits with 1 if any failed, with 2 if a file cannot be read.
+    The format is described in docs/transcripts.md.
+
+    Example: [bold]millrace check tests/transcripts/*.yaml[/bold]
+    """
+    known = (*ENGINES, BATCH, STREAM)
+    if engine not in known:
+        typer.echo(unknown("engine", engine, known), err=True)
+        raise typer.Exit(2)
+    found: list[tuple[Path, Document]] = []
+    unreadable = False
+    for path in files:
+        try:
+            documents = list(read_documents(path))
+        except ModelError as error:
+            typer.echo(error.message, err=True)
+            unreadable = True
+            continue
+        if not documents:
+            typer.echo(f"{path}: holds no transcript", err=True)
+            unreadable = True
+        found += [(path, document) for document in documents]
+    passed = failed = 0
+    verdicts = check_all([document for _, document in found], engine)
+    for (path, document), verdict in zip(found, verdicts, strict=True):
+        if verdict.passed:
+            passed += 1
+            typer.echo(f"ok      {document.name}")
+        else:
+            failed += 1
+            typer.echo(f"FAILED  {document.name} ({path}:{verdict.line}): {verdict.failure}")
+    typer.echo(f"{passed} passed, {failed} failed")
+    if unreadable or failed:
+        raise typer.Exit(2 if unreadable else 1)
+
+
+def _serving(store: str, pipeline: Pipeline) -> int:
+    with closing(open_store(store)) as opened:
+        return serving(opened, pipeline.name)
+
+
+def _place(pipeline: Pipeline, checkpoint: Path | None, log: Path, store: str, master: str) -> Place:
+    return Place(log, store, checkpoint or Path(".millrace", pipeline.name), master)
+
+
+def _row(status: Status, log: Path) -> tuple[Any, ...]:
+    progress = status.progress
+    lags = [part["lag"] for part in progress["parts"].values() if part["lag"] is not None]
+    behind = [
+        many
+        for topic in (Log(log).topics() if log.exists() else ())
+        for reader, many in Log(log).lag(topic.name).items()
+        if reader.partition(", ")[0] == status.pipeline
+    ]
+    return (
+        status.pipeline,
+        "running" if status.is_running else "stopped",
+        progress["batch"],
+        round(progress["rows_per_second"]),
+        round(progress["seconds"], 2),
+        max(behind, default=None),
+        format_duration(max(0, max(lags)) // SECOND * SECOND) if lags else None,
+        sum(part["groups"] for part in progress["parts"].values()),
+        progress["dead_letters"],
+        datetime.fromtimestamp(status.at, UTC).isoformat(timespec="seconds"),
+    )

@@ -1,0 +1,90 @@
+"""Commands to begin with: demo, init."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from millrace.cli.options import plain_mistakes
+from millrace.demo import paper
+from millrace.model.errors import ModelError
+
+_PIPELINE = '''"""Plays of music, counted by track and hour."""
+
+from millrace import Pipeline, approx_distinct, count, fixed, log, on
+
+plays = log("plays", schema="user STRING, track STRING, ms BIGINT, at TIMESTAMP")
+
+hourly = (
+    plays.where("ms >= 30000")  # what: plays that were listened to
+    .event_time("at", delay="10s")
+    .group_by("track")
+    .window(fixed("1h"), lateness="1d")  # where in event time
+    .trigger(on.watermark(early=on.every("10s"), late=on.each()))  # when answers appear
+    .retracting()  # how later answers correct earlier ones
+    .aggregate(plays=count(), listeners=approx_distinct("user"))
+)
+
+{name} = Pipeline("{name}", views={{"hourly_plays": hourly}})
+'''
+_DATA = """{"user": "ann", "track": "Millstream", "ms": 215000, "at": "2026-01-01T12:00:05Z"}
+{"user": "bob", "track": "Watershed", "ms": 187000, "at": "2026-01-01T12:10:00Z"}
+{"user": "ann", "track": "Watershed", "ms": 12000, "at": "2026-01-01T12:20:00Z"}
+{"user": "cal", "track": "Millstream", "ms": 215000, "at": "2026-01-01T12:59:59Z"}
+{"user": "dee", "track": "Undertow", "ms": 95000, "at": "2026-01-01T13:05:00Z"}
+{"user": "bob", "track": "Millstream", "ms": 215000, "at": "2026-01-01T12:30:00Z"}
+"""
+_README = """# {name}
+
+    millrace topics create plays                  # a topic of the log, in .millrace/log.db
+    millrace send plays plays.json                # records in
+    millrace run {name}.py --until-caught-up       # computed on Spark; without the option it goes on for ever
+    millrace query "SELECT * FROM hourly_plays"   # answers out, from .millrace/views.db
+
+While `millrace run {name}.py` goes on in one terminal, send more in another and ask again. `millrace explain {name}.py`
+shows the flow; after a change of it, `millrace replay {name}.py` computes the views again from the log.
+"""
+
+
+def demo(
+    paper_: Annotated[
+        bool, typer.Option("--paper", help="Instead, the worked example of the Dataflow paper, without Spark.")
+    ] = False,
+) -> None:
+    """Show Millrace at work: made-up plays of music, counted by track and hour while they come.
+
+    Stops with Ctrl-C, or by itself after DEMO_SECONDS; then compares the view with a batch over the same log, and
+    exits with 1 if they differ.
+    """
+    if paper_:
+        paper.show(Console())
+        return
+    from millrace.demo import live
+
+    with plain_mistakes():
+        if not live.show(Console()):
+            raise typer.Exit(1)
+
+
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What to call the project, its folder and pipeline.")],
+) -> None:
+    """Make a small project that works: a pipeline, some records, and how to run them.
+
+    Example: [bold]millrace init charts[/bold]
+    """
+    with plain_mistakes():
+        if not name.isidentifier() or not name.isascii():
+            raise ModelError(f"a project is named with letters, digits and _, not {name!r}")
+        folder = Path(name)
+        if folder.exists():
+            raise ModelError(f"{folder} is there already; choose another name")
+        try:
+            folder.mkdir()
+            (folder / f"{name}.py").write_text(_PIPELINE.format(name=name), encoding="utf-8")
+            (folder / "plays.json").write_text(_DATA, encoding="utf-8")
+            (folder / "README.md").write_text(_README.format(name=name), encoding="utf-8")
+        except OSError as error:
+            raise ModelError(f"cannot make {folder}: {error.strerror}") from None
+        typer.echo(f"made {folder}; now:\n\n    cd {name}\n" + "\n".join(_README.split("\n")[2:6]).format(name=name))

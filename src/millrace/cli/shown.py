@@ -1,0 +1,58 @@
+"""Rows on the way out: a table for people, JSON lines or CSV for programs."""
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from millrace.model.errors import ModelError, unknown
+
+FORMATS = ("table", "json", "csv")
+
+
+def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], format: str, title: str | None = None) -> None:
+    """Print rows."""
+    if format not in FORMATS:
+        raise ModelError(unknown("format", format, FORMATS))
+    if format == "json":
+        for row in rows:
+            typer.echo(json.dumps(dict(zip(columns, row, strict=True)), default=_text, ensure_ascii=False))
+    elif format == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([["" if value is None else _text(value) for value in row] for row in rows])
+    else:
+        _table(columns, list(rows), title)
+
+
+def _table(columns: Sequence[str], rows: list[Sequence[Any]], title: str | None) -> None:
+    table = Table(title=title, title_justify="left")
+    for place, name in enumerate(columns):
+        numbers = all(isinstance(row[place], int | float | None) for row in rows)
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    # A table that is read by a program, or kept in a file, is not cut to the width of a terminal.
+    console = Console()
+    (console if console.is_terminal else Console(width=10_000)).print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return str(value) if not isinstance(value, list | dict) else json.dumps(value, default=_text)

@@ -1,0 +1,79 @@
+"""Commands about answers: query, views, serve."""
+
+from contextlib import closing
+from typing import Annotated, Any
+
+import typer
+
+from millrace.cli.options import LOG, STORE, LogPath, StoreUrl, plain_mistakes
+from millrace.cli.shown import show
+from millrace.log.topics import Log
+from millrace.server.gate import Marks
+from millrace.views.store import open_store
+
+Format = Annotated[str, typer.Option(help="table, json or csv.", metavar="FORMAT")]
+
+
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="A SELECT over views.")],
+    format: Format = "table",
+    seconds: Annotated[float, typer.Option(help="After how long it is given up.")] = 10.0,
+    store: StoreUrl = STORE,
+) -> None:
+    """Ask the views, read-only, in the SQL of the store.
+
+    Example: [bold]millrace query "SELECT track, plays FROM hourly_plays ORDER BY plays DESC LIMIT 10"[/bold]
+    """
+    with plain_mistakes():
+        with closing(open_store(store)) as opened:
+            found = opened.query(sql, seconds)
+        show(found.columns, found.rows, format)
+
+
+def list_(format: Format = "table", store: StoreUrl = STORE) -> None:
+    """List the views: their pipeline, rows, last version and columns."""
+    with plain_mistakes(), closing(open_store(store)) as opened:
+        rows: list[tuple[Any, ...]] = [
+            (
+                view.name,
+                view.pipeline,
+                view.rows,
+                view.version,
+                view.generation,
+                ", ".join(f"{column.name} {column.type}" for column in view.columns),
+            )
+            for view in opened.views()
+        ]
+        if not rows and format == "table":
+            typer.echo("There are no views yet; run a pipeline that has some: millrace run FILE")
+            return
+        show(("view", "pipeline", "rows", "version", "generation", "columns"), rows, format)
+
+
+def serve(
+    port: Annotated[int, typer.Option(help="The port.")] = 8080,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    high: Annotated[
+        int, typer.Option(help="How many records a pipeline may be behind before producers are told to wait.")
+    ] = 5_000_000,
+    low: Annotated[int, typer.Option(help="At how many they may go on.")] = 2_500_000,
+    log: LogPath = LOG,
+    store: StoreUrl = STORE,
+) -> None:
+    """Serve HTTP: take in records, answer from views.
+
+    POST /topics/TOPIC takes a JSON object, an array of them, or JSON lines (application/x-ndjson).
+    GET /views/VIEW?track=Undertow&plays.gt=5&order=-plays&limit=10 gives rows; POST /query takes {"sql": "SELECT ..."}.
+    The whole is described at /docs.
+
+    Example: [bold]curl -d '{"user": "ann", "track": "Undertow"}' localhost:8080/topics/plays[/bold]
+    """
+    import uvicorn
+
+    from millrace.server.app import make_app
+
+    with plain_mistakes():
+        opened = open_store(store)
+        app = make_app(Log(log), opened, Marks(high, low))
+        typer.echo(f"listening at http://{host}:{port}; stop with Ctrl-C", err=True)
+        uvicorn.run(app, host=host, port=port, log_level="warning")

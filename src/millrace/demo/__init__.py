@@ -1,0 +1,1 @@
+"""Millrace at work: charts of a made-up music service, live; and the worked example of the Dataflow paper."""

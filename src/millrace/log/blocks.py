@@ -1,0 +1,171 @@
+"""The blocks of partitions in the database. Who calls has a connection, and writes within a transaction.
+
+Many small appends must not make many small blocks: an append takes with it the blocks before it that are no larger, as
+a binary counter carries. So a partition has few small blocks, and a record is written again only as often as what it
+is in has doubled.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.log.content import MERGED, Content, decode, encode
+from millrace.log.retention import Block, stale
+from millrace.log.sequences import Appended
+from millrace.log.topic import Topic
+from millrace.model.errors import ModelError
+
+_COLUMNS = "partition, first, records, bytes, latest, begun, ended, content"
+_PARTITION = "topic = :topic AND partition = :partition AND first"
+_OVERLAPPING = (
+    f"{_PARTITION} < :end AND first + records > :start "
+    f"AND first >= coalesce((SELECT max(first) FROM blocks WHERE {_PARTITION} <= :start), 0) ORDER BY first"
+)
+_AT_ONCE = 256
+"""How many blocks one transaction of retention removes, so that appends need not wait for long."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Records on their way into a partition."""
+
+    partition: int
+    records: pa.Table
+    content: Content | None
+    """The same, encoded, if they fill a block; others may yet be merged."""
+
+
+def piece_of(partition: int, records: pa.Table) -> Piece:
+    """Records, encoded if that can be done before the transaction."""
+    return Piece(partition, records, encode(records) if records.nbytes > MERGED else None)
+
+
+def bounds(connection: sqlite3.Connection, topic: int) -> list[tuple[int, int]]:
+    """The start and the end of each partition."""
+    rows = connection.execute(
+        "SELECT start, (SELECT first + records FROM blocks WHERE topic = p.topic AND partition = p.partition "
+        "ORDER BY first DESC LIMIT 1) FROM partitions p WHERE topic = ? ORDER BY partition",
+        (topic,),
+    )
+    return [(start, start if end is None else end) for start, end in rows]
+
+
+def put(connection: sqlite3.Connection, id: int, topic: Topic, pieces: Iterable[Piece], now: int) -> list[Appended]:
+    """Add records at the ends of partitions, and say where they are now."""
+    ends = {partition: end for partition, (_, end) in enumerate(bounds(connection, id))}
+    added: dict[int, Appended] = {}
+    for piece in pieces:
+        end, count = ends[piece.partition], len(piece.records)
+        _put(connection, id, topic.max_age, piece, end, now)
+        ends[piece.partition] += count
+        before = added.get(piece.partition, Appended(piece.partition, end, 0))
+        added[piece.partition] = Appended(before.partition, before.first, before.count + count)
+    return list(added.values())
+
+
+def sizes(connection: sqlite3.Connection, id: int, partition: int, start: int, end: int) -> list[tuple[int, int, int]]:
+    """The blocks that hold some of these offsets, in order: first offset, records, bytes."""
+    asked = {"topic": id, "partition": partition, "start": start, "end": end}
+    return connection.execute(f"SELECT first, records, bytes FROM blocks WHERE {_OVERLAPPING}", asked).fetchall()
+
+
+def contents(
+    connection: sqlite3.Connection, id: int, partition: int, start: int, end: int
+) -> Iterator[tuple[int, bytes, int]]:
+    """The same blocks, one by one: first offset, what it holds, its checksum."""
+    asked = {"topic": id, "partition": partition, "start": start, "end": end}
+    tables = "blocks JOIN contents ON id = content"
+    yield from connection.execute(f"SELECT first, block, checksum FROM {tables} WHERE {_OVERLAPPING}", asked)
+
+
+def first_since(connection: sqlite3.Connection, id: int, partition: int, instant: int) -> int | None:
+    """Where the first block starts that has a timestamp which is not before an instant."""
+    row = connection.execute(
+        "SELECT first FROM blocks WHERE topic = ? AND partition = ? AND latest >= ? ORDER BY first LIMIT 1",
+        (id, partition, instant),
+    ).fetchone()
+    return None if row is None else int(row[0])
+
+
+def expired(connection: sqlite3.Connection, id: int, topic: Topic, now: int) -> list[Block]:
+    """The blocks that retention removes next."""
+    if topic.max_age is None and topic.max_bytes is None:
+        return []
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM blocks WHERE topic = ? ORDER BY partition, first", (id,))
+    return stale([Block(*row) for row in rows], topic.max_age, topic.max_bytes, now)[:_AT_ONCE]
+
+
+def expire(connection: sqlite3.Connection, id: int, blocks: Sequence[Block]) -> None:
+    """Remove blocks from the beginnings of partitions."""
+    _delete(connection, id, blocks)
+    for block in blocks:
+        connection.execute(
+            "UPDATE partitions SET start = max(start, ?) WHERE topic = ? AND partition = ?",
+            (block.end, id, block.partition),
+        )
+
+
+def _put(connection: sqlite3.Connection, id: int, max_age: int | None, piece: Piece, first: int, now: int) -> None:
+    latest = pc.max(piece.records["timestamp"]).value
+    block = Block(piece.partition, first, len(piece.records), piece.records.nbytes, latest, now, now, 0)
+    content = piece.content
+    if content is None:
+        merged = list(_to_merge(connection, id, max_age, block))[::-1]
+        try:
+            before = [_records(connection, each) for each in merged]
+        except ModelError:  # a damaged block stays by itself
+            merged, before = [], []
+        content = encode(pa.concat_tables([*before, piece.records]).combine_chunks())
+        block = _together([*merged, block])
+        _delete(connection, id, merged)
+    row = connection.execute(
+        "INSERT INTO contents (checksum, block) VALUES (?, ?)", (content.checksum, content.block)
+    ).lastrowid
+    marks = ", ".join("?" * 9)
+    connection.execute(f"INSERT INTO blocks (topic, {_COLUMNS}) VALUES ({marks})", (id, *astuple(block)[:-1], row))
+
+
+def _to_merge(connection: sqlite3.Connection, id: int, max_age: int | None, block: Block) -> Iterator[Block]:
+    """The blocks before a new one that it takes with it, the nearest first."""
+    size = block.bytes
+    rows = connection.execute(
+        f"SELECT {_COLUMNS} FROM blocks WHERE topic = ? AND partition = ? ORDER BY first DESC", (id, block.partition)
+    )
+    for before in (Block(*row) for row in rows):
+        if before.bytes > size or before.bytes + size > MERGED:
+            return
+        if max_age is not None and block.ended - before.begun > max_age // 8:
+            return  # or it would keep what is old for longer than the topic should
+        size += before.bytes
+        yield before
+
+
+def _together(blocks: Sequence[Block]) -> Block:
+    """Blocks that follow each other, as one."""
+    first, last = blocks[0], blocks[-1]
+    return Block(
+        first.partition,
+        first.first,
+        last.end - first.first,
+        sum(block.bytes for block in blocks),
+        max(block.latest for block in blocks),
+        first.begun,
+        last.ended,
+        last.content,
+    )
+
+
+def _records(connection: sqlite3.Connection, block: Block) -> pa.Table:
+    row = connection.execute("SELECT block, checksum FROM contents WHERE id = ?", (block.content,)).fetchone()
+    return decode(row[0], row[1], f"offset {block.first}")
+
+
+def _delete(connection: sqlite3.Connection, id: int, blocks: Sequence[Block]) -> None:
+    connection.executemany("DELETE FROM contents WHERE id = ?", [(block.content,) for block in blocks])
+    connection.executemany(
+        "DELETE FROM blocks WHERE topic = ? AND partition = ? AND first = ?",
+        [(id, block.partition, block.first) for block in blocks],
+    )

@@ -1,0 +1,266 @@
+"""The SQLite database of a log: its tables, its connections, its transactions, and what goes wrong with a disk.
+
+Connections are opened as they are needed and used by one thread at a time. SQLite's locks do not survive a fork, so
+all connections are closed before one, and opened again on both sides as they are needed.
+"""
+
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+from millrace.model.errors import ModelError
+
+PATIENCE = 60
+"""How many seconds a transaction waits for that of another process."""
+
+PAGE = 8192
+"""Bytes of a page: a small append writes about four, a large one chains as many as it needs."""
+
+_JOURNAL = 64 << 20
+"""How many bytes the journal of writes may take before the writer waits for readers to let go of it."""
+
+_OURS, _FORMAT = 0x4D696C6C, 1
+_TABLES = (
+    "CREATE TABLE topics (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL,"
+    " max_age INTEGER, max_bytes INTEGER, interceptors TEXT NOT NULL)",
+    # Offsets before the start are gone. The end is that of the last block, so that an append need not write it.
+    "CREATE TABLE partitions (topic INTEGER, partition INTEGER, start INTEGER NOT NULL,"
+    " PRIMARY KEY (topic, partition)) WITHOUT ROWID",
+    # What is asked of blocks is kept apart from what they hold, so that asking reads few pages.
+    "CREATE TABLE blocks (topic INTEGER, partition INTEGER, first INTEGER, records INTEGER NOT NULL,"
+    " bytes INTEGER NOT NULL, latest INTEGER NOT NULL, begun INTEGER NOT NULL, ended INTEGER NOT NULL,"
+    " content INTEGER NOT NULL, PRIMARY KEY (topic, partition, first)) WITHOUT ROWID",
+    "CREATE TABLE contents (id INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, block BLOB NOT NULL)",
+    "CREATE TABLE sequences (topic INTEGER, producer TEXT, sequence INTEGER, session TEXT NOT NULL,"
+    " appended TEXT NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (topic, producer, sequence)) WITHOUT ROWID",
+    "CREATE TABLE readers (topic INTEGER, reader TEXT, offsets TEXT NOT NULL,"
+    " PRIMARY KEY (topic, reader)) WITHOUT ROWID",
+)
+_TROUBLES = {
+    sqlite3.SQLITE_FULL: "the disk is full; nothing of this was kept: make room, and do it again",
+    sqlite3.SQLITE_READONLY: "it may not be written to; nothing of this was kept: change who may write to the file and "
+    "its folder, or choose another path",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened or made; check that its folder is there and may be written to",
+    sqlite3.SQLITE_BUSY: f"another process has been writing for {PATIENCE} s; nothing of this was kept: do it again",
+    sqlite3.SQLITE_PROTOCOL: "too many processes are using it; nothing of this was kept: do it again",
+    sqlite3.SQLITE_IOERR: "the disk does not take or give data; nothing of this was kept: mend that, and do it again",
+    sqlite3.SQLITE_NOTADB: "it is a file of another kind; choose another path",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged; put a copy in its place, or save the rest: sqlite3 FILE .recover",
+}
+
+
+class Database:
+    """One file. It may be used by several threads, and by a child after a fork."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it, or make it. Refuses a file that is something else."""
+        self.path = path
+        self._idle: list[sqlite3.Connection] = []
+        self._used = 0
+        self._change = threading.Condition()
+        self._writing = threading.Lock()
+        weakref.finalize(self, _close, self._idle)
+        _forkable().add(self)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ModelError(f"cannot make the folder of the log {path}: {error.strerror}") from None
+        with clear(path):
+            self._idle.append(_made(path))
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """A connection; each statement sees the log as it was at one moment."""
+        with clear(self.path):
+            connection = self._take()
+            whole = False
+            try:
+                yield connection
+                whole = True
+            except ModelError:
+                whole = True
+                raise
+            finally:
+                self._give(connection, whole)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """A connection that sees the log as it is at one moment, in all its statements."""
+        with self.read() as connection:
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+
+    @contextmanager
+    def write(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """A transaction, the only one that writes; it is on the disk at the end, or has not been."""
+        # The connection is taken first: whoever waits for a turn then counts as using it, which a fork waits for.
+        with self.read() as connection, self._writing:
+            if not durable:
+                connection.execute("PRAGMA synchronous = NORMAL")
+            _begin(connection)
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                if not durable:
+                    connection.execute("PRAGMA synchronous = FULL")
+            with suppress(OSError, sqlite3.Error):  # what was written is there, whatever comes of this
+                if os.stat(f"{self.path}-wal").st_size > _JOURNAL:
+                    _empty_journal(connection)
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        with self._change:
+            _close(self._idle)
+
+    def pause(self) -> None:
+        """Wait until no connection is in use, close all, and let none be opened until `go_on`."""
+        self._change.acquire()
+        self._change.wait_for(lambda: not self._used)
+        _close(self._idle)
+
+    def go_on(self) -> None:
+        """Let connections be opened again."""
+        self._change.release()
+
+    def _take(self) -> sqlite3.Connection:
+        with self._change:
+            connection = self._idle.pop() if self._idle else _connect(self.path, "rw")
+            self._used += 1
+            return connection
+
+    def _give(self, connection: sqlite3.Connection, whole: bool) -> None:
+        with self._change:
+            self._used -= 1
+            if whole:
+                self._idle.append(connection)
+            else:
+                connection.close()
+            self._change.notify_all()
+
+
+@contextmanager
+def clear(path: Path) -> Iterator[None]:
+    """Errors of the machine as errors that say what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        why = _TROUBLES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        if why is None:
+            raise
+        raise ModelError(f"log {path}: {why} ({error})") from error
+
+
+def _made(path: Path) -> sqlite3.Connection:
+    """A connection, after the tables were made if they were not there."""
+    connection = _connect(path, "rwc")
+    try:
+        connection.execute("BEGIN")  # or another process might make it between two questions
+        there = _is_ours(connection, path)
+        connection.execute("ROLLBACK")
+        if not there:
+            connection.execute(f"PRAGMA page_size = {PAGE}")
+            # Readers and the writer do not wait for each other then. SQLite itself is not patient about this change.
+            _patiently(connection, "PRAGMA journal_mode = WAL")
+            connection.execute("BEGIN IMMEDIATE")
+            if not _is_ours(connection, path):
+                for table in _TABLES:
+                    connection.execute(table)
+                connection.execute(f"PRAGMA application_id = {_OURS}")
+                connection.execute(f"PRAGMA user_version = {_FORMAT}")
+            connection.execute("COMMIT")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether it is a log; False if it is still empty. Refuses what is neither."""
+    (ours,) = connection.execute("PRAGMA application_id").fetchone()
+    (format,) = connection.execute("PRAGMA user_version").fetchone()
+    if ours == _OURS and format == _FORMAT:
+        return True
+    if ours == _OURS:
+        raise ModelError(f"log {path} was made by another release of Millrace (format {format}, not {_FORMAT})")
+    if ours or format or connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        raise ModelError(f"{path} is a database, but not a log; choose another path")
+    return False
+
+
+def _begin(connection: sqlite3.Connection) -> None:
+    """Begin to write, in turn with other processes. SQLite would try less and less often, and be overtaken for long."""
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        _patiently(connection, "BEGIN IMMEDIATE")
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000}")
+
+
+def _empty_journal(connection: sqlite3.Connection) -> None:
+    """Begin the journal anew. Where someone is always reading SQLite would never do it, and it would grow for ever."""
+    connection.execute("PRAGMA busy_timeout = 1000")
+    try:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000}")
+
+
+def _patiently(connection: sqlite3.Connection, statement: str) -> None:
+    """Try until no other process is in the way."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            connection.execute(statement)
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.001)
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?mode={mode}", PATIENCE, isolation_level=None, check_same_thread=False, uri=True
+    )
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA wal_autocheckpoint = 2000")
+    connection.execute(f"PRAGMA journal_size_limit = {_JOURNAL // 2}")
+    return connection
+
+
+def _close(connections: list[sqlite3.Connection]) -> None:
+    while connections:
+        connections.pop().close()
+
+
+@cache
+def _forkable() -> "weakref.WeakSet[Database]":
+    """All databases of this process, which a fork is told to spare."""
+    databases: weakref.WeakSet[Database] = weakref.WeakSet()
+    paused: list[Database] = []
+
+    def before() -> None:
+        for database in list(databases):
+            database.pause()
+            paused.append(database)
+
+    def after() -> None:
+        while paused:
+            paused.pop().go_on()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
+    return databases

@@ -1,0 +1,121 @@
+"""A topic of the log as a source: read by the offsets of its partitions."""
+
+import json
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from millrace.log.admission import Admission, share
+from millrace.log.bundle import Bundle, as_texts
+from millrace.log.durable import write_whole
+from millrace.log.topics import Log
+from millrace.model.stream import Source
+
+SPLIT = 64 << 20
+"""How many bytes of a partition one split holds, about."""
+
+
+class Feed:
+    """A topic, by position: an offset for each partition."""
+
+    def __init__(
+        self, source: Source, log: str, journal: Path, reader: str, target: float, clock: Callable[[], float]
+    ) -> None:
+        """Start where the journal says, which is written the first time. `reader` is told how far it has come."""
+        self._source, self._path, self._journal, self._reader = source, log, journal, reader
+        self._log = Log(log)
+        self._log.topic(source.name)
+        self._admission = Admission(target)
+        self._clock = clock
+        self._planned: tuple[float, int] | None = None
+        """When the last micro-batch was planned, and how many records it takes."""
+        self._warm = False
+        self._reported: list[int] | None = None
+
+    def start(self) -> list[int]:
+        """Where a stream of this topic begins: where it was told to when it was first run."""
+        try:
+            begun: list[int] = json.loads(self._journal.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            begun = self._begin()
+            self._journal.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self._journal, lambda path: path.write_text(json.dumps(begun), encoding="utf-8"))
+        return begun
+
+    def end(self) -> list[int]:
+        """After all that is there now."""
+        return self._log.ends(self._source.name)
+
+    def latest(self, at: list[int], until: list[int] | None = None) -> list[int]:
+        """How far a micro-batch from there may go. That it is asked says that all before was taken in."""
+        now = self._clock()
+        self._learn(now)
+        if at != self._reported:
+            self._log.report(self._reader, self._source.name, at)
+            self._reported = at
+        ends = self.end() if until is None else until
+        waiting = [max(0, end - offset) for end, offset in zip(ends, at, strict=True)]
+        taken = share(waiting, self._admission.limit)
+        self._planned = now, sum(taken)
+        return [offset + many for offset, many in zip(at, taken, strict=True)]
+
+    def splits(self, start: list[int], end: list[int]) -> list["FeedSplit"]:
+        """What lies between two positions, large partitions in several pieces."""
+        return [
+            split
+            for partition, (first, last) in enumerate(zip(start, end, strict=True))
+            if first < last
+            for split in self._pieces(partition, first, last)
+        ]
+
+    def _pieces(self, partition: int, first: int, last: int) -> list["FeedSplit"]:
+        pieces: list[FeedSplit] = []
+        begin, size = first, 0
+        for block, many, held in self._log.sizes(self._source.name, partition, first, last):
+            size += held
+            after = min(block + many, last)
+            if size >= SPLIT or after == last:
+                pieces.append(FeedSplit(self._path, self._source.name, partition, begin, after, size))
+                begin, size = after, 0
+        if begin < last:  # retention took it away; reading says so
+            pieces.append(FeedSplit(self._path, self._source.name, partition, begin, last, 0))
+        return pieces
+
+    def _begin(self) -> list[int]:
+        topic, start = self._source.name, dict(self._source.options).get("start", "earliest")
+        if start == "earliest":
+            return self._log.starts(topic)
+        return self._log.ends(topic) if start == "latest" else self._log.at_time(topic, int(start))
+
+    def _learn(self, now: float) -> None:
+        if self._planned is None or not self._planned[1]:
+            return
+        began, taken = self._planned
+        if self._warm:  # the first micro-batch is slow whatever it takes
+            self._admission = self._admission.after(taken, now - began)
+        self._warm = True
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSplit:
+    """Some records of a partition."""
+
+    log: str
+    topic: str
+    partition: int
+    start: int
+    end: int
+    size: int
+
+    def read(self, wanted: Container[str] | None = None) -> Bundle:
+        """The records. Raises ModelError if they are gone."""
+        records = _opened(self.log).read(self.topic, self.partition, self.start, self.end)
+        found = records["value"]
+        values = found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
+        return Bundle(f"{self.topic}/{self.partition}", records["offset"].to_numpy(), as_texts(values))
+
+
+@lru_cache(4)
+def _opened(log: str) -> Log:
+    return Log(log)

@@ -1,0 +1,215 @@
+"""A producer: records given one by one, appended to a topic many at a time.
+
+    with Producer(".millrace/log.db", "plays") as plays:
+        plays.send({"track": "Hey", "ms": 180_000}, key="ann")
+
+What was sent is on the disk when `flush` returns, or the `with` ends; before that it is at most `linger` old, unless an
+append fails. Then the next `send` or `flush` raises why, and what was sent stays, to be appended by the one after.
+"""
+
+import json
+import threading
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeAlias
+
+from millrace.log.records import Headers
+from millrace.log.topics import Log
+from millrace.model.duration import SECOND, Duration, parse_duration, to_instant
+from millrace.model.errors import ModelError, refuse, shown
+
+Value: TypeAlias = Mapping[str, Any] | str | bytes | None
+"""An object that becomes JSON, or what is kept as it is. None is a tombstone."""
+
+_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=lambda value: _text(value)
+)
+
+Pairs: TypeAlias = list[tuple[str, bytes | None]]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Records that are appended together, in columns."""
+
+    values: list[bytes | None] = field(default_factory=list)
+    keys: list[bytes | str | None] = field(default_factory=list)
+    timestamps: list[int | None] = field(default_factory=list)
+    headers: list[Pairs | None] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def add(self, value: bytes | None, key: bytes | str | None, timestamp: int | None, headers: Pairs | None) -> None:
+        """Add a record."""
+        self.values.append(value)
+        self.keys.append(key)
+        self.timestamps.append(timestamp)
+        self.headers.append(headers)
+
+
+class Producer:
+    """Sends to one topic. Threads may share it.
+
+    With an id the log counts what was kept under it: an append that had to be tried again is there once, and a program
+    that starts again finds in `kept` how many of its records are there, so it can go on after them. An id is for
+    one producer at a time.
+    """
+
+    def __init__(
+        self, log: Log | str | Path, topic: str, id: str | None = None, linger: Duration = "50ms", batch: int = 10_000
+    ) -> None:
+        """Refuses a topic that is not there."""
+        if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
+            raise refuse(f"batch= is how many records are appended together, not {shown(batch)}")
+        self._given = isinstance(log, Log)
+        self._log = log if isinstance(log, Log) else Log(log)
+        self._log.topic(topic)
+        self._topic, self._id, self._session = topic, id, uuid.uuid4().hex
+        self._linger, self._most = parse_duration(linger, "linger") / SECOND, batch
+        self._kept = 0 if id is None else self._log.last(topic, id) or 0
+        self._open = Batch()
+        self._tried: Batch | None = None
+        """The batch whose append failed: it is tried again as it was."""
+        self._error: Exception | None = None
+        self._closed = False
+        self._change = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Producer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+            return
+        with suppress(ModelError):  # what went wrong first is what to tell
+            self.close()
+
+    @property
+    def kept(self) -> int:
+        """How many records are on the disk: under this id, or of this producer if it has none."""
+        return self._kept
+
+    def send(
+        self,
+        value: Value,
+        key: bytes | str | None = None,
+        timestamp: datetime | int | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """Take a record. One that is refused, or for which this raises, is not taken."""
+        record = _value(value), _key(key), _timestamp(timestamp), _headers(headers)
+        with self._change:
+            if self._closed:
+                raise refuse(f"this producer of {self._topic!r} is closed; make another")
+            self._raise()
+            if len(self._open) >= self._most:
+                self._append()
+            self._open.add(*record)
+            if len(self._open) == 1:
+                self._wake()
+
+    def flush(self) -> None:
+        """Return when all that was sent is on the disk. Raises ModelError if it cannot be."""
+        with self._change:
+            self._error = None  # it is tried again here, and raised again if need be
+            self._change.notify_all()
+            self._append()
+
+    def close(self) -> None:
+        """Flush, and stop."""
+        try:
+            self.flush()
+        finally:
+            with self._change:
+                self._closed = True
+                self._change.notify_all()
+            if self._thread is not None:
+                self._thread.join()
+            if not self._given:
+                self._log.close()
+
+    def _append(self) -> None:
+        """Append what waits; what fails stays, with the number that it was tried with."""
+        while batch := self._tried or self._open:
+            if self._tried is None:
+                self._tried, self._open = batch, Batch()
+            after = self._kept + len(batch)
+            self._log.append(
+                self._topic, batch.values, batch.keys, batch.timestamps, batch.headers,
+                self._id, None if self._id is None else after, self._session,
+            )  # fmt: skip
+            self._tried, self._kept = None, after
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            self._change.notify_all()
+            raise error
+
+    def _wake(self) -> None:
+        """Have what was sent appended when it has waited for long enough."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"producer of {self._topic}", daemon=True)
+            self._thread.start()
+        self._change.notify_all()
+
+    def _run(self) -> None:
+        with self._change:
+            while not self._closed:
+                self._change.wait_for(lambda: len(self._open) > 0 or self._closed)
+                self._change.wait_for(lambda: self._closed, self._linger)
+                if self._closed:
+                    return
+                try:
+                    self._append()
+                except Exception as error:  # it is raised where the user is
+                    self._error = error
+                    self._change.wait_for(lambda: self._error is None or self._closed)
+
+
+def _value(value: Value) -> bytes | None:
+    if isinstance(value, Mapping):
+        try:
+            value = _ENCODER.encode(value)
+        except (TypeError, ValueError) as error:
+            raise refuse(f"a record must be something that JSON has: {error}") from None
+    if isinstance(value, str):
+        return value.encode()
+    if value is not None and not isinstance(value, bytes):
+        raise refuse(f"a record is a dict, text or bytes, not {shown(value)}")
+    return value
+
+
+def _text(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{shown(value)} is not")
+
+
+def _key(key: object) -> bytes | str | None:
+    if key is not None and not isinstance(key, bytes | str):
+        raise refuse(f"a key is text or bytes, not {shown(key)}")
+    return key
+
+
+def _timestamp(timestamp: object) -> int | None:
+    return timestamp if timestamp is None or isinstance(timestamp, int) else to_instant(timestamp)
+
+
+def _headers(headers: Headers | None) -> Pairs | None:
+    if headers is None:
+        return None
+    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    made = []
+    for name, value in pairs:
+        if not isinstance(name, str) or not isinstance(value, bytes | str | None):
+            raise refuse(f"a header is a name with bytes, not {shown((name, value))}")
+        made.append((name, value.encode() if isinstance(value, str) else value))
+    return made

@@ -1,0 +1,98 @@
+"""A topic: its name, its partitions, how long it keeps records, and what is done to them as they come in."""
+
+import re
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+from millrace.log.intercept import INTERCEPTORS, Interceptor, dump, load
+from millrace.model.duration import Duration, format_duration, parse_positive
+from millrace.model.errors import ModelError, refuse, shown, unknown
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_MOST_PARTITIONS = 1024
+_COLUMNS = "name, partitions, max_age, max_bytes, interceptors"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """Ages are microseconds since a record was appended; bytes are those of records before they are compressed."""
+
+    name: str
+    partitions: int = 1
+    max_age: int | None = None
+    max_bytes: int | None = None
+    interceptors: tuple[Interceptor, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be a topic."""
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name) or self.name in (".", ".."):
+            raise refuse(f"a topic is named by up to 200 letters, digits, '.', '_' and '-', not {shown(self.name)}")
+        if not _is_whole(self.partitions) or not 1 <= self.partitions <= _MOST_PARTITIONS:
+            raise refuse(f"a topic has 1 to {_MOST_PARTITIONS} partitions, not {shown(self.partitions)}")
+        for limit, what in ((self.max_age, "max_age"), (self.max_bytes, "max_bytes")):
+            if limit is not None and (not _is_whole(limit) or limit < 1):
+                raise refuse(f"{what} must be at least 1, or None to keep all, not {shown(limit)}")
+        for interceptor in self.interceptors:
+            if not isinstance(interceptor, INTERCEPTORS):
+                raise refuse(f"an interceptor is what add, drop, rename or keep gives, not {shown(interceptor)}")
+
+    def __str__(self) -> str:
+        limits = [] if self.max_age is None else [f"kept {format_duration(self.max_age)}"]
+        limits += [] if self.max_bytes is None else [f"at most {self.max_bytes} bytes"]
+        parts = "1 partition" if self.partitions == 1 else f"{self.partitions} partitions"
+        return ", ".join([f"{self.name}: {parts}", *limits, *map(str, self.interceptors)])
+
+
+def age(given: int | Duration | None) -> int | None:
+    """Microseconds, of microseconds or of a duration."""
+    return given if given is None or isinstance(given, int) else parse_positive(given, "max_age")
+
+
+def insert_topic(connection: sqlite3.Connection, topic: Topic) -> None:
+    """Make a topic. Refuses one that is there."""
+    if connection.execute("SELECT 1 FROM topics WHERE name = ?", (topic.name,)).fetchone():
+        raise ModelError(f"topic {topic.name!r} is there already; choose another name, or remove it first")
+    made = connection.execute(f"INSERT INTO topics ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)", _row(topic)).lastrowid
+    rows = [(made, number) for number in range(topic.partitions)]
+    connection.executemany("INSERT INTO partitions VALUES (?, ?, 0)", rows)
+
+
+def update_topic(connection: sqlite3.Connection, id: int, topic: Topic) -> None:
+    """Change a topic."""
+    connection.execute(f"UPDATE topics SET ({_COLUMNS}) = (?, ?, ?, ?, ?) WHERE id = ?", (*_row(topic), id))
+
+
+def delete_topic(connection: sqlite3.Connection, id: int) -> None:
+    """Remove a topic and all that it holds."""
+    connection.execute("DELETE FROM contents WHERE id IN (SELECT content FROM blocks WHERE topic = ?)", (id,))
+    for table in ("blocks", "partitions", "sequences", "readers"):
+        connection.execute(f"DELETE FROM {table} WHERE topic = ?", (id,))
+    connection.execute("DELETE FROM topics WHERE id = ?", (id,))
+
+
+def all_topics(connection: sqlite3.Connection) -> list[Topic]:
+    """All topics, by name."""
+    return [_topic(row) for row in connection.execute(f"SELECT {_COLUMNS} FROM topics ORDER BY name")]
+
+
+def find_topic(connection: sqlite3.Connection, name: str) -> tuple[int, Topic]:
+    """A topic and its id, which is never that of another. Raises ModelError if it is not there."""
+    row = connection.execute(f"SELECT id, {_COLUMNS} FROM topics WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        known = [each.name for each in all_topics(connection)]
+        raise ModelError(f"{unknown('topic', name, known)}; make it: millrace topics create {name}")
+    return row[0], _topic(row[1:])
+
+
+def _row(topic: Topic) -> tuple[Any, ...]:
+    return topic.name, topic.partitions, topic.max_age, topic.max_bytes, dump(topic.interceptors)
+
+
+def _topic(row: tuple[Any, ...]) -> Topic:
+    name, partitions, max_age, max_bytes, interceptors = row
+    return Topic(name, partitions, max_age, max_bytes, load(interceptors))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

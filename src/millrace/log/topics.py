@@ -1,0 +1,287 @@
+"""The embedded log: topics in one SQLite file, each in partitions, each record at an offset that never changes.
+
+    log = Log(".millrace/log.db")
+    log.create("plays", partitions=4, max_age="7d")
+    log.append("plays", [b'{"track": "Hey"}'], keys=[b"ann"])
+    log.read("plays", 0, 0, log.ends("plays")[0])
+
+What is true: an append that returned is on the disk; it is there whole or not at all; the offsets of a partition have
+no gaps, from its start to its end; only retention moves the start, and the end only grows. Any number of processes may
+append and read at once.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import EllipsisType, TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.log import blocks, sequences
+from millrace.log.content import cut, decode
+from millrace.log.database import Database
+from millrace.log.intercept import Interceptor, intercept
+from millrace.log.partition import spread
+from millrace.log.records import SCHEMA, Headers, Texts, records_of
+from millrace.log.sequences import Appended, Mark
+from millrace.log.topic import Topic, age, all_topics, delete_topic, find_topic, insert_topic, update_topic
+from millrace.model.duration import SECOND, Duration
+from millrace.model.errors import ModelError, refuse
+
+__all__ = ["Appended", "Log", "Topic", "now"]
+
+_RETAIN_EVERY = 5 * SECOND
+
+
+def now() -> int:
+    """Microseconds since 1970, by the clock of the machine."""
+    return time.time_ns() // 1000
+
+
+class Log:
+    """A log in a file. Threads may share it; it can be pickled, and used after a fork."""
+
+    def __init__(self, path: str | Path, clock: Callable[[], int] = now) -> None:
+        """Open it, or make it with its folder. Raises ModelError if neither can be done."""
+        self.path = Path(path).absolute()
+        self._clock = clock
+        self._database = Database(self.path)
+        self._retained = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Log, (self.path, self._clock)
+
+    def __repr__(self) -> str:
+        return f"Log({str(self.path)!r})"
+
+    def __enter__(self) -> "Log":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file; it is opened again when needed."""
+        self._database.close()
+
+    def create(
+        self,
+        name: str,
+        partitions: int = 1,
+        max_age: int | Duration | None = None,
+        max_bytes: int | None = None,
+        interceptors: Iterable[Interceptor] = (),
+    ) -> Topic:
+        """Make a topic. Refuses one that is there. An age is microseconds or a duration such as "7d"."""
+        made = Topic(name, partitions, age(max_age), max_bytes, tuple(interceptors))
+        with self._database.write() as connection:
+            insert_topic(connection, made)
+        return made
+
+    def change(
+        self,
+        name: str,
+        *,
+        max_age: int | Duration | EllipsisType | None = ...,
+        max_bytes: int | EllipsisType | None = ...,
+        interceptors: Iterable[Interceptor] | EllipsisType = ...,
+    ) -> Topic:
+        """Change what is given of a topic. Records that are there stay as they are, until retention finds them."""
+        changes: dict[str, Any] = {
+            **({} if max_age is ... else {"max_age": age(max_age)}),
+            **({} if max_bytes is ... else {"max_bytes": max_bytes}),
+            **({} if interceptors is ... else {"interceptors": tuple(interceptors)}),
+        }
+        with self._database.write() as connection:
+            id, old = find_topic(connection, name)
+            changed = replace(old, **changes)
+            update_topic(connection, id, changed)
+        return changed
+
+    def remove(self, name: str) -> None:
+        """Remove a topic and all that it holds. The file keeps its size; what comes next takes the room."""
+        with self._database.write() as connection:
+            delete_topic(connection, find_topic(connection, name)[0])
+
+    def topics(self) -> list[Topic]:
+        """All topics, by name."""
+        with self._database.read() as connection:
+            return all_topics(connection)
+
+    def topic(self, name: str) -> Topic:
+        """A topic by its name. Raises ModelError with those that are known."""
+        with self._database.read() as connection:
+            return find_topic(connection, name)[1]
+
+    def append(
+        self,
+        topic: str,
+        values: Texts,
+        keys: Texts | None = None,
+        timestamps: pa.Array | pa.ChunkedArray | Sequence[Any] | None = None,
+        headers: pa.Array | pa.ChunkedArray | Sequence[Headers | None] | None = None,
+        producer: str | None = None,
+        sequence: int | None = None,
+        session: str = "",
+    ) -> list[Appended]:
+        """Append records, and return where they are when they are on the disk: all of them, or none.
+
+        A value may be NULL, which Kafka calls a tombstone. Records of one key stay in order, in one partition; what the
+        topic's interceptors leave out is not there. With a producer and a sequence number, which must grow, the same
+        append again adds nothing, and returns what it first returned. A session tells two apart that use one producer's
+        name by mistake: the number of another's append is refused.
+        """
+        if (producer is None) != (sequence is None):
+            raise refuse("an append that may be repeated needs both producer= and sequence=")
+        with self._database.read() as connection:
+            id, about = find_topic(connection, topic)
+            ends = [end for _, end in blocks.bounds(connection, id)]
+        clock = self._clock()
+        records = records_of(values, keys, timestamps, headers, clock)
+        mark = None if producer is None or sequence is None else Mark(producer, sequence, session)
+        parts = spread(intercept(about.interceptors, records), about.partitions, ends)
+        pieces = [blocks.piece_of(partition, piece) for partition, part in parts for piece in cut(part)]
+        with self._database.write() as connection:
+            if find_topic(connection, topic)[0] != id:
+                raise ModelError(f"topic {topic!r} was made anew meanwhile; nothing of this was kept: do it again")
+            before = None if mark is None else sequences.before(connection, id, mark)
+            if before is not None:
+                return before
+            appended = blocks.put(connection, id, about, pieces, clock)
+            if mark is not None:
+                sequences.remember(connection, id, mark, appended, clock)
+        if clock - self._retained >= _RETAIN_EVERY:
+            self._retained = clock
+            with suppress(ModelError):  # the records are kept, whatever comes of this
+                self.retain()
+        return appended
+
+    def last(self, topic: str, producer: str) -> int | None:
+        """The last sequence number of a producer; None if it has not appended, or long ago."""
+        with self._database.read() as connection:
+            return sequences.last(connection, find_topic(connection, topic)[0], producer)
+
+    def starts(self, topic: str) -> list[int]:
+        """The first offset that is kept, of each partition."""
+        return [start for start, _ in self._bounds(topic)]
+
+    def ends(self, topic: str) -> list[int]:
+        """The offset that comes next, of each partition."""
+        return [end for _, end in self._bounds(topic)]
+
+    def at_time(self, topic: str, instant: int) -> list[int]:
+        """The first offset of each partition whose timestamp is not before an instant; its end if there is none."""
+        offsets = []
+        with self._database.snapshot() as connection:
+            id, _ = find_topic(connection, topic)
+            for partition, (_, end) in enumerate(blocks.bounds(connection, id)):
+                first = blocks.first_since(connection, id, partition, instant)
+                if first is not None:
+                    ((_, records),) = _decoded(connection, id, topic, partition, first, first + 1)
+                    end = first + int(np.argmax(records["timestamp"].cast(pa.int64()).to_numpy() >= instant))
+                offsets.append(end)
+        return offsets
+
+    def sizes(self, topic: str, partition: int, start: int, end: int) -> list[tuple[int, int, int]]:
+        """The blocks that hold some of these offsets: first offset, records, bytes. They are not read."""
+        with self._database.read() as connection:
+            return blocks.sizes(connection, find_topic(connection, topic)[0], partition, start, end)
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> pa.Table:
+        """The records from one offset to before another: key, value, offset, timestamp, headers, each in one piece.
+
+        Raises ModelError if some of them are gone, or not there yet.
+        """
+        with self._database.snapshot() as connection:
+            id, about = find_topic(connection, topic)
+            if not 0 <= partition < about.partitions:
+                raise ModelError(f"topic {topic!r} has no partition {partition}, only 0 to {about.partitions - 1}")
+            _check_bounds(f"{topic}/{partition}", start, end, blocks.bounds(connection, id)[partition])
+            end = max(start, end)
+            found = _decoded(connection, id, topic, partition, start, end)
+        records = pa.concat_tables([SCHEMA.empty_table(), *(table for _, table in found)])
+        records = records.slice(start - found[0][0] if found else 0, end - start).combine_chunks()
+        return records.add_column(2, "offset", pa.array(np.arange(start, end)))
+
+    def retain(self) -> dict[str, int]:
+        """Remove whole blocks that are too old or too many. Returns how many records of which topics that were.
+
+        `append` does this by itself now and then.
+        """
+        removed: dict[str, int] = {}
+        for topic in self.topics():
+            while count := self._expire(topic.name):
+                removed[topic.name] = removed.get(topic.name, 0) + count
+        with self._database.read() as connection:
+            silent = sequences.any_silent(connection, self._clock())
+        if silent:
+            with self._database.write() as connection:
+                sequences.forget(connection, self._clock())
+        return removed
+
+    def report(self, reader: str, topic: str, offsets: Sequence[int]) -> None:
+        """Note how far a reader has come: the next offset of each partition. A power cut may undo it."""
+        with self._database.write(durable=False) as connection:
+            id, about = find_topic(connection, topic)
+            if len(offsets) != about.partitions:
+                raise refuse(f"topic {topic!r} has {about.partitions} partitions, but {len(offsets)} offsets are given")
+            row = (id, reader, json.dumps([int(offset) for offset in offsets]))
+            connection.execute("INSERT OR REPLACE INTO readers VALUES (?, ?, ?)", row)
+
+    def lag(self, topic: str) -> dict[str, int]:
+        """How many of the records that are kept each reader has yet to read."""
+        with self._database.snapshot() as connection:
+            id, _ = find_topic(connection, topic)
+            rows = connection.execute("SELECT reader, offsets FROM readers WHERE topic = ? ORDER BY reader", (id,))
+            readers = {reader: json.loads(offsets) for reader, offsets in rows}
+            bounds = blocks.bounds(connection, id)
+        return {
+            reader: sum(max(0, end - max(start, at)) for (start, end), at in zip(bounds, offsets, strict=True))
+            for reader, offsets in readers.items()
+        }
+
+    def _bounds(self, topic: str) -> list[tuple[int, int]]:
+        with self._database.snapshot() as connection:
+            return blocks.bounds(connection, find_topic(connection, topic)[0])
+
+    def _expire(self, topic: str) -> int:
+        """Remove some blocks that are too old or too many; whether there are any is asked before writing."""
+        with self._database.snapshot() as connection:
+            id, about = find_topic(connection, topic)
+            if not blocks.expired(connection, id, about, self._clock()):
+                return 0
+        with self._database.write() as connection:
+            id, about = find_topic(connection, topic)
+            found = blocks.expired(connection, id, about, self._clock())
+            blocks.expire(connection, id, found)
+        return sum(block.records for block in found)
+
+
+def _decoded(
+    connection: sqlite3.Connection, id: int, topic: str, partition: int, start: int, end: int
+) -> list[tuple[int, pa.Table]]:
+    """The blocks that hold some of these offsets: first offset, records."""
+    found = blocks.contents(connection, id, partition, start, end)
+    return [(first, decode(block, check, f"{topic}/{partition}, offset {first}")) for first, block, check in found]
+
+
+def _check_bounds(where: str, start: int, end: int, kept: tuple[int, int]) -> None:
+    """Refuse offsets that are gone or not there yet."""
+    if start >= end:
+        return
+    if start < kept[0]:
+        raise ModelError(
+            f"offsets {start} to {min(end, kept[0]) - 1} of {where} are gone: retention removed them; "
+            f"start at {kept[0]}, and let the topic keep more: millrace topics change"
+        )
+    if end > kept[1]:
+        raise ModelError(
+            f"offsets {max(start, kept[1])} to {end - 1} of {where} are not there: it ends at {kept[1]}; "
+            "is this another log than the one that was read before?"
+        )

@@ -1,0 +1,138 @@
+"""The batch layer: windows that are over, computed again from an archive, in the place of what the stream has said.
+
+The archive is a folder of Parquet files, each with the records of a partition between two offsets. Windows that end by
+the boundary, for which the archive has all records, are the batch layer's: what the stream still says of them waits for
+the next batch. Those after it are the stream's.
+"""
+
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from rich.console import Console
+
+from millrace.edge.decode import JsonDecoder
+from millrace.log.bundle import as_texts
+from millrace.log.durable import write_whole
+from millrace.log.topics import Log
+from millrace.model.aggregate import max_
+from millrace.model.errors import ModelError, refuse
+from millrace.model.pane import Mode
+from millrace.model.pipeline import Pipeline
+from millrace.model.query import Query
+from millrace.model.stream import ARCHIVE, Source, find_event_time, with_sources
+from millrace.model.watermark import BoundedDelay
+from millrace.model.window import Calendar, Fixed, Sliding, global_
+from millrace.running.run import Place
+from millrace.spark.writers import Commit
+from millrace.views.kept import KeptViews, read_boundary, serving
+from millrace.views.store import Store, open_store
+
+_STEP = 500_000
+"""How many records a file of the archive holds at most."""
+_NEWEST = "millrace_newest_"
+
+
+def run_batch_layer(console: Console, pipeline: Pipeline, place: Place) -> str:
+    """Bring the archive up to date, and the windows that are over; what was done, in a line."""
+    from millrace.spark import batch, session
+
+    archived = [source for source in pipeline.sources if ARCHIVE in dict(source.options)]
+    if not archived or len(archived) < len(pipeline.sources):
+        raise ModelError("the batch layer needs every source to be layers(batch=files(...), speed=log(...))")
+    delays = {name: _delay(name, query) for name, query in pipeline.views.items()}
+    added = sum(archive(Log(place.log), source) for source in archived)
+    asked = {
+        name: replace(query, stream=with_sources(query.stream, _archive)) for name, query in pipeline.views.items()
+    }
+    newest = {f"{_NEWEST}{name}": _newest(query) for name, query in asked.items()}
+    spark = session.start(f"millrace {pipeline.name}", place.master, place.checkpoint / "batch.log")
+    try:
+        found = batch.collect(spark, Pipeline(pipeline.name, {**asked, **newest}), log=place.log).answers
+    finally:
+        session.stop(spark)
+    seen = {name: found[f"view {_NEWEST}{name}"]["newest"].to_pylist() for name in asked}
+    if not all(seen.values()):
+        return f"{added:,} records archived; there is nothing to compute yet"
+    until = min(_instant(seen[name][0]) - delay for name, delay in delays.items())
+    boundary = max(until, read_boundary(place.boundary) or until)
+    write_whole(place.boundary, lambda path: path.write_text(str(boundary), encoding="utf-8"))
+    with closing(open_store(place.store)) as store:
+        generation = serving(store, pipeline.name)
+        views = KeptViews(store, pipeline, generation)
+        answers = {name: _differences(store, name, found[f"view {name}"], boundary) for name in asked}
+        views.write(answers, Commit(pipeline.name, f"batch layer {time.time_ns()}", 0), once=True)
+    changed = sum(map(len, answers.values()))
+    return f"{added:,} records archived; {changed:,} rows put right in windows that ended by {_text(boundary)}"
+
+
+def archive(log: Log, source: Source) -> int:
+    """Add to the archive what has come since; how many records. What does not fit is left to the stream to report."""
+    folder = Path(dict(source.options)[ARCHIVE])
+    folder.mkdir(parents=True, exist_ok=True)
+    decoder, added = JsonDecoder(source.schema), 0
+    for partition, (start, end) in enumerate(zip(log.starts(source.name), log.ends(source.name), strict=True)):
+        begin = _archived(folder, source.name, partition)
+        if begin is not None and begin < start:
+            raise ModelError(f"offsets {begin} to {start - 1} of {source.name}/{partition} are gone and not archived")
+        for first in range(start if begin is None else begin, end, _STEP):
+            last = min(end, first + _STEP)
+            texts = as_texts(log.read(source.name, partition, first, last)["value"].combine_chunks())
+            rows, _ = decoder.decode(texts)
+            path = folder / f"{source.name}-{partition}-{first:016}-{last:016}.parquet"
+            write_whole(path, lambda whole, rows=rows: pq.write_table(rows, whole))  # type: ignore[misc]
+            added += last - first
+    return added
+
+
+def _archived(folder: Path, topic: str, partition: int) -> int | None:
+    """How far a partition is archived."""
+    names = sorted(path.stem for path in folder.glob(f"{topic}-{partition}-*.parquet"))
+    return int(names[-1].rpartition("-")[2]) if names else None
+
+
+def _archive(source: Source) -> Source:
+    folder = dict(source.options)[ARCHIVE]
+    return Source("files", folder, source.schema, (("format", "parquet"),), source.place)
+
+
+def _delay(name: str, query: Query) -> int:
+    """How long after an event others may come that are older; refuses views that no batch can complete."""
+    event_time = find_event_time(query.stream)
+    if not isinstance(query.windowing, Fixed | Sliding | Calendar):
+        raise refuse(f"view {name}: layers need windows that the clock ends, not {query.windowing}", query.place)
+    if query.mode is Mode.DISCARDING:
+        raise refuse(f"view {name}: layers need answers that stand for themselves, so not discarding()", query.place)
+    if event_time is None or not isinstance(event_time.estimator.policy, BoundedDelay):
+        raise refuse(f"view {name}: layers need event_time(..., delay=...) to know when a window is over", query.place)
+    return event_time.estimator.policy.delay
+
+
+def _newest(query: Query) -> Query:
+    event_time = find_event_time(query.stream)
+    assert event_time is not None
+    return query.stream.window(global_()).aggregate(newest=max_(event_time.column))
+
+
+def _differences(store: Store, view: str, computed: pa.Table, boundary: int) -> pa.Table:
+    """The answers that make a view hold, up to the boundary, what was computed and nothing else."""
+    held = store.rows(view).rows
+    over = computed.filter(pc.less_equal(computed["window_end"].cast(pa.int64()), boundary))
+    gone = held.filter(pc.less_equal(held["window_end"].cast(pa.int64()), boundary))
+    taken_back = [
+        pa.array([-1] * len(gone), field.type) if field.name not in gone.column_names else gone[field.name]
+        for field in computed.schema
+    ]
+    return pa.concat_tables([pa.table(taken_back, schema=computed.schema), over])
+
+
+def _instant(value: object) -> int:
+    return int(pa.scalar(value, pa.timestamp("us", "UTC")).cast(pa.int64()).as_py())
+
+
+def _text(instant: int) -> str:
+    return str(pa.scalar(instant, pa.int64()).cast(pa.timestamp("us", "UTC")).as_py())

@@ -1,0 +1,33 @@
+"""The pipeline in a Python file."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from millrace.model.errors import ModelError, unknown
+from millrace.model.pipeline import Pipeline
+
+
+def load(file: Path, name: str | None = None) -> Pipeline:
+    """The pipeline in a Python file; of several, the one of that name."""
+    if not file.is_file():
+        raise ModelError(f"there is no file {file}")
+    spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
+    if spec is None or spec.loader is None:
+        raise ModelError(f"{file} is not a Python file")
+    folder = str(file.resolve().parent)
+    sys.path.insert(0, folder)
+    # Spark's workers import what the file imports from beside it.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    found = {value.name: value for value in vars(module).values() if isinstance(value, Pipeline)}
+    if not found:
+        raise ModelError(f"{file} holds no pipeline; make one: charts = Pipeline('charts', views={{...}})")
+    if name is None and len(found) > 1:
+        raise ModelError(f"{file} holds several pipelines; choose one with --pipeline: {', '.join(found)}")
+    if name is not None and name not in found:
+        raise ModelError(unknown("pipeline", name, tuple(found)))
+    return found[name] if name is not None else next(iter(found.values()))

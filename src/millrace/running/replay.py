@@ -1,0 +1,80 @@
+"""Replay: a changed pipeline over the kept log, into a new generation of its views, which then replaces the old one.
+
+The old generation is served, and may be written to, until the new one has caught up; then one transaction makes it the
+one that is read. A replay that is stopped goes on from where it was when it is run again.
+"""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+
+import pyarrow as pa
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from millrace.log.topics import Log
+from millrace.model.errors import ModelError
+from millrace.model.pipeline import Pipeline
+from millrace.running.run import How, Place, follow
+from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.outputs import check_sources, parts_of
+from millrace.spark.progress import BatchProgress
+from millrace.views.kept import KeptViews, serving, shapes_of
+from millrace.views.store import State, Store, open_store
+
+_AT_BATCH_SPEED = "30s"
+"""How long a micro-batch over what is kept may last: nobody waits for its answers, and large ones are cheaper."""
+
+
+def replay(console: Console, pipeline: Pipeline, place: Place, how: How) -> str:
+    """Recompute, catch up, and swap; what was done, in a line."""
+    check_sources(pipeline, {}, place.log)
+    if not pipeline.views:
+        raise ModelError(f"pipeline {pipeline.name} has no views to compute again")
+    with closing(open_store(place.store)) as store:
+        return _replay(console, store, pipeline, place, how)
+
+
+def _replay(console: Console, store: Store, pipeline: Pipeline, place: Place, how: How) -> str:
+    generation = _unfinished(store, pipeline, place) or store.begin_generation(pipeline.name, shapes_of(pipeline))
+    views = KeptViews(store, pipeline, generation)
+    checkpoint = place.generation(generation)
+    log = Log(place.log)
+    topics = [source.name for source in pipeline.sources if source.kind == "log"]
+    total = sum(end - start for topic in topics for start, end in zip(log.starts(topic), log.ends(topic), strict=True))
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("records"),
+        TimeRemainingColumn(), console=console, disable=not console.is_terminal,
+    )  # fmt: skip
+    rows = 0
+    with bar:
+        task = bar.add_task(f"computing {pipeline.name} again", total=total or None)
+
+        def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
+            nonlocal rows
+            rows += progress.rows
+            bar.update(task, completed=rows, total=max(total, rows) or None)
+
+        # First all that was kept, in large micro-batches; then what came meanwhile.
+        for latency in (_AT_BATCH_SPEED, how.latency):
+            once = replace(how, latency=latency, interval=None, until_caught_up=True)
+            if not follow(pipeline, place, checkpoint, views, once, listen):
+                return f"stopped after {rows:,} rows; run it again to go on: nothing that is read has changed"
+    store.swap(pipeline.name, generation)
+    return f"{rows:,} rows computed again; generation {generation} of {', '.join(pipeline.views)} is now what is read"
+
+
+def roll_back(pipeline: Pipeline, place: Place) -> str:
+    """Let the generation before the present one be read again."""
+    with closing(open_store(place.store)) as store:
+        store.rollback(pipeline.name)
+        number = serving(store, pipeline.name)
+    return f"generation {number} of {', '.join(pipeline.views)} is what is read again"
+
+
+def _unfinished(store: Store, pipeline: Pipeline, place: Place) -> int | None:
+    """The generation of a replay of this very pipeline that was stopped."""
+    for each in store.generations(pipeline.name):
+        if each.state is State.FILLING and Checkpoint(place.generation(each.number)).is_of(parts_of(pipeline)):
+            return each.number
+    return None

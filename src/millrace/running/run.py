@@ -1,0 +1,155 @@
+"""Running a pipeline: as a stream until it is told to stop, or once over all there is."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import pyarrow as pa
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from millrace.log.topics import Log
+from millrace.model.pipeline import Pipeline
+from millrace.running.shown import Shown
+from millrace.running.status import note
+from millrace.spark.outputs import check_sources
+from millrace.spark.progress import BatchProgress
+from millrace.spark.writers import parse_guarantee
+from millrace.views.kept import KeptViews, lookups, serving
+from millrace.views.store import open_store
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a pipeline reads, remembers and answers."""
+
+    log: Path
+    store: str
+    checkpoint: Path
+    """Of its first generation; those that replays made are beside it."""
+    master: str = "local[*,4]"
+
+    @property
+    def boundary(self) -> Path:
+        """The file that says up to when windows are the batch layer's."""
+        return self.checkpoint.with_name(f"{self.checkpoint.name}.boundary")
+
+    def generation(self, number: int) -> Path:
+        """The checkpoint of a generation of its views."""
+        return self.checkpoint if number == 1 else self.checkpoint.with_name(f"{self.checkpoint.name}@{number}")
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How a stream runs; the options of `millrace.spark.stream.start`."""
+
+    guarantee: str = "exactly-once"
+    interval: str | None = None
+    until_caught_up: bool = False
+    shards: int | None = None
+    latency: str = "1s"
+
+
+def run_stream(console: Console, pipeline: Pipeline, place: Place, how: How, as_json: bool = False) -> str:
+    """Run in micro-batches, until it ends or is told to; what was done, in a line."""
+    check_sources(pipeline, {}, place.log)  # a mistake is better known before Spark is started than after
+    parse_guarantee(how.guarantee)
+    shown = Shown(console, pipeline.name, as_json, lambda: behind(pipeline, place.log))
+    with closing(open_store(place.store)) as store, shown:
+        generation = serving(store, pipeline.name)
+        views = KeptViews(store, pipeline, generation, place.boundary)
+        ended = follow(pipeline, place, place.generation(generation), views, how, shown.batch)
+    return f"{'caught up' if ended else 'stopped'}: {shown.summary()}"
+
+
+def follow(
+    pipeline: Pipeline,
+    place: Place,
+    checkpoint: Path,
+    views: KeptViews,
+    how: How,
+    on_batch: Callable[[BatchProgress, Mapping[str, pa.Table]], None],
+) -> bool:
+    """Run a stream until it ends, which is True, or until somebody ends it."""
+    from millrace.spark import session, stream
+
+    def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
+        note(checkpoint, pipeline.name, progress)
+        on_batch(progress, answers)
+
+    spark = session.start(f"millrace {pipeline.name}", place.master, checkpoint / "spark.log")
+    try:
+        run = stream.start(
+            spark, pipeline, checkpoint, views=views, guarantee=how.guarantee, interval=how.interval,
+            until_caught_up=how.until_caught_up, shards=how.shards, log=place.log, latency=how.latency,
+            lookups=lookups(pipeline, place.store), on_batch=listen,
+        )  # fmt: skip
+        with _told_to_stop() as told:
+            try:
+                while not told and not run.wait(1):
+                    pass
+            finally:
+                run.stop()
+    finally:
+        session.stop(spark)
+    return not told
+
+
+def behind(pipeline: Pipeline, log: Path) -> int | None:
+    """How many records of its topics a pipeline has yet to read; None if it reads none."""
+    topics = [source.name for source in pipeline.sources if source.kind == "log"]
+    lags = [Log(log).lag(topic) for topic in topics]
+    mine = [many for each in lags for reader, many in each.items() if reader.partition(", ")[0] == pipeline.name]
+    return max(mine, default=None)
+
+
+def run_batch(console: Console, pipeline: Pipeline, place: Place, shards: int | None = None) -> str:
+    """Run once over all there is; what was done, in a line."""
+    from millrace.spark import batch, session
+
+    check_sources(pipeline, {}, place.log)
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tasks"), TimeElapsedColumn(),
+        console=console, disable=not console.is_terminal,
+    )  # fmt: skip
+    began = time.monotonic()
+    with closing(open_store(place.store)) as store, bar:
+        generation = serving(store, pipeline.name)
+        checkpoint = place.generation(generation)
+        views = KeptViews(store, pipeline, generation)
+        task = bar.add_task("starting Spark", total=None)
+        spark = session.start(f"millrace {pipeline.name}", place.master, checkpoint / "spark.log")
+        bar.update(task, description=f"reading for {pipeline.name}")
+        try:
+            found = batch.run(
+                spark, pipeline, views, dead_letters=checkpoint / "dead_letters", log=place.log, shards=shards,
+                lookups=lookups(pipeline, place.store),
+                on_tasks=lambda done, total: bar.update(task, completed=done, total=total or None),
+            )  # fmt: skip
+        finally:
+            session.stop(spark)
+        bar.update(task, description="done")
+    progress = found.progress(0, {})
+    spent = time.monotonic() - began
+    dead = f", {progress.dead_letters:,} dead letters" if progress.dead_letters else ""
+    return f"done: {progress.rows:,} rows, {sum(map(len, found.answers.values())):,} answers{dead}, {spent:.1f} s"
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[list[int]]:
+    """A list that Ctrl-C, or being told to end, adds to."""
+    told: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        told.append(number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

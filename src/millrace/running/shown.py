@@ -1,0 +1,111 @@
+"""What is shown of a run: a table that changes on a terminal, else a line a micro-batch, or JSON lines."""
+
+import time
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+from millrace.model.duration import SECOND, format_duration, to_datetime
+from millrace.spark.progress import BatchProgress
+
+_LAST = 5
+"""How many of the last answers are shown."""
+
+
+class Shown:
+    """A run as a person sees it."""
+
+    def __init__(self, console: Console, name: str, as_json: bool, behind: Callable[[], int | None]) -> None:
+        """Start with nothing to show. `behind` says how many records are yet to be read, if that is known."""
+        self._console, self._name, self._as_json, self._behind = console, name, as_json, behind
+        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal and not as_json else None
+        self.batches = self.rows = self.answers = self.dead = 0
+        self._began = time.monotonic()
+        self._last: dict[str, pa.Table] = {}
+
+    def __enter__(self) -> "Shown":
+        if self._live is not None:
+            self._live.__enter__()
+            self._live.update(f"[bold]{self._name}[/bold]: starting Spark, then waiting for the first rows")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.__exit__(None, None, None)
+
+    def batch(self, progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
+        """Show a micro-batch."""
+        self.batches += 1
+        self.rows += progress.rows
+        self.answers += sum(map(len, answers.values()))
+        self.dead += progress.dead_letters
+        self._last |= {name: table.slice(max(0, len(table) - _LAST)) for name, table in answers.items() if len(table)}
+        if self._as_json:
+            self._console.out(progress.to_json(), highlight=False)
+        elif self._live is not None:
+            self._live.update(Group(self._table(progress), *self._last_answers()))
+        elif progress.rows or any(map(len, answers.values())):
+            self._console.out(self._line(progress), highlight=False)
+
+    def summary(self) -> str:
+        """All in all."""
+        spent = time.monotonic() - self._began
+        dead = f", {self.dead:,} dead letters" if self.dead else ""
+        return f"{self.rows:,} rows in {self.batches:,} micro-batches, {self.answers:,} answers{dead}, {spent:.1f} s"
+
+    def _line(self, progress: BatchProgress) -> str:
+        parts = [
+            f"{name.partition(' ')[2]}: {part.answers:,} answers, watermark {when(part.watermark)}"
+            for name, part in progress.parts.items()
+        ]
+        dead = f", {progress.dead_letters:,} dead letters" if progress.dead_letters else ""
+        rate = f"{progress.rows:,} rows, {progress.rows_per_second:,.0f} rows/s{dead}"
+        return f"batch {progress.batch}: {rate}; {'; '.join(parts)}"
+
+    def _table(self, progress: BatchProgress) -> Table:
+        behind = self._behind()
+        title = f"{self._name}, batch {progress.batch}: {self.summary()}"
+        rate = f"{progress.rows_per_second:,.0f} rows/s, {progress.seconds:.2f} s a batch"
+        rate += "" if behind is None else f", {behind:,} records behind"
+        phases = ", ".join(f"{name} {spent:.2f} s" for name, spent in progress.phases.items())
+        table = Table(title=title, caption=f"{rate}\n{phases}")
+        for heading in ("output", "watermark", "behind", "open windows", "state", "too late", "answers"):
+            table.add_column(heading, justify="left" if heading == "output" else "right")
+        for name, part in progress.parts.items():
+            lag = "" if part.lag is None else format_duration(max(0, part.lag // SECOND * SECOND))
+            table.add_row(
+                name, when(part.watermark), lag, f"{part.groups:,}", f"{part.bytes / 1e6:.1f} MB",
+                f"{part.dropped:,}", f"{part.answers:,}",
+            )  # fmt: skip
+        return table
+
+    def _last_answers(self) -> list[Table]:
+        tables = []
+        for name, rows in self._last.items():
+            table = Table(title=f"last of {name}", title_justify="left")
+            for heading in rows.column_names:
+                table.add_column(heading)
+            for row in rows.to_pylist():
+                table.add_row(*(_cell(value) for value in row.values()))
+            tables.append(table)
+        return tables
+
+
+def when(instant: int | None) -> str:
+    """A time in words."""
+    if instant is None:
+        return "unknown"
+    try:
+        return f"{to_datetime(instant):%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, ValueError):
+        return "the end"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    text = str(value)
+    return text.removesuffix("+00:00")[:40]

@@ -1,0 +1,54 @@
+"""How pipelines are, for whoever asks while they run, and after."""
+
+import fcntl
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from millrace.spark.progress import BatchProgress
+
+_FILE = "status.json"
+
+
+def note(checkpoint: Path, pipeline: str, progress: BatchProgress) -> None:
+    """Note a micro-batch beside the checkpoint, in place of the one before."""
+    about = {"pipeline": pipeline, "at": time.time(), "progress": json.loads(progress.to_json())}
+    beside = checkpoint / f".{_FILE}.part"
+    beside.write_text(json.dumps(about), encoding="utf-8")
+    os.replace(beside, checkpoint / _FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A pipeline, as its last micro-batch left it."""
+
+    pipeline: str
+    checkpoint: Path
+    is_running: bool
+    at: float
+    """When the last micro-batch ended, in seconds since 1970."""
+    progress: dict[str, Any]
+
+
+def all_under(folder: Path) -> list[Status]:
+    """Every pipeline whose checkpoint is in a folder, by name."""
+    found = []
+    for file in sorted(folder.glob(f"*/{_FILE}")):
+        about = json.loads(file.read_text(encoding="utf-8"))
+        running = _is_locked(file.with_name("lock"))
+        found.append(Status(about["pipeline"], file.parent, running, about["at"], about["progress"]))
+    return found
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False

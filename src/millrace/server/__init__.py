@@ -1,0 +1,1 @@
+"""HTTP: records in, answers out."""

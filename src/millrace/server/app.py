@@ -1,0 +1,127 @@
+"""The HTTP side of Millrace: records in, by topic; answers out, by view or by query."""
+
+import json
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any
+
+from fastapi import FastAPI, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from millrace.log.collect import keys_of
+from millrace.log.topics import Log
+from millrace.model.errors import ModelError
+from millrace.server.asked import asked_of
+from millrace.server.body import records_of
+from millrace.server.collector import BusyError, Collector
+from millrace.server.gate import Marks
+from millrace.views.store import Store
+
+MOST = 64 << 20
+"""How many bytes a request may bring."""
+_RETRY_SECONDS = 1
+
+
+class Asked(BaseModel):
+    """A query."""
+
+    sql: str
+    seconds: float = 10.0
+    """After which it is given up."""
+    limit: int | None = None
+    """How many rows at most."""
+
+
+def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
+    """The application over a log and a store."""
+    app = FastAPI(title="Millrace", docs_url="/docs", redoc_url=None)
+    collector = Collector(log, marks or Marks(), time.monotonic)
+
+    @app.middleware("http")
+    async def limit(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+        if int(request.headers.get("content-length") or 0) > MOST:
+            return _error(413, f"a request may bring {MOST:,} bytes; send the records in several")
+        return await go_on(request)
+
+    @app.exception_handler(ModelError)
+    async def refused(request: Request, error: ModelError) -> Response:
+        return _error(404 if error.message.startswith("unknown") else 400, error.message)
+
+    @app.exception_handler(BusyError)
+    async def busy(request: Request, error: BusyError) -> Response:
+        response = _error(429, "the pipelines that read this topic are too far behind; try again in a while")
+        response.headers["Retry-After"] = str(_RETRY_SECONDS)
+        return response
+
+    @app.post("/topics/{topic}")
+    async def append(
+        topic: str,
+        request: Request,
+        key: str | None = Query(None, description="The field by which records are divided between partitions."),
+        millrace_producer: str | None = Header(None, description="Who sends, for records that come once."),
+        millrace_sequence: int | None = Header(None, description="The number of this request, one more each time."),
+    ) -> dict[str, Any]:
+        if (millrace_producer is None) != (millrace_sequence is None):
+            raise ModelError("Millrace-Producer and Millrace-Sequence go together; give both or none")
+        values = records_of(await request.body(), request.headers.get("content-type", "application/json"))
+        keys = None if key is None else keys_of(values, key)
+        if len(values):
+            await collector.append(topic, values, keys, millrace_producer, millrace_sequence)
+        return {"topic": topic, "kept": len(values)}
+
+    @app.get("/topics")
+    def topics() -> list[dict[str, Any]]:
+        return [
+            {
+                "topic": topic.name,
+                "partitions": topic.partitions,
+                "starts": log.starts(topic.name),
+                "ends": log.ends(topic.name),
+                "behind": log.lag(topic.name),
+            }
+            for topic in log.topics()
+        ]
+
+    @app.get("/views")
+    def views() -> list[dict[str, Any]]:
+        return [
+            {
+                "view": view.name,
+                "pipeline": view.pipeline,
+                "rows": view.rows,
+                "version": view.version,
+                "generation": view.generation,
+                "columns": {column.name: column.type for column in view.columns},
+                "key": view.key,
+            }
+            for view in store.views()
+        ]
+
+    @app.get("/views/{view}")
+    def rows(view: str, request: Request) -> Response:
+        asked = asked_of(request.query_params.multi_items())
+        found = store.rows(view, asked.where, asked.order, asked.limit, asked.offset)
+        return _json({"view": view, "version": found.version, "rows": found.rows.to_pylist()})
+
+    @app.post("/query")
+    def query(asked: Asked) -> Response:
+        found = store.query(asked.sql, asked.seconds, asked.limit)
+        return _json({"columns": found.columns, "rows": found.rows, "more": found.more})
+
+    return app
+
+
+def _json(content: Any) -> Response:
+    return Response(json.dumps(content, default=_plain, ensure_ascii=False), media_type="application/json")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _error(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": message}, status)

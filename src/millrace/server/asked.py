@@ -1,0 +1,51 @@
+"""What the address of a view asks for: `?track=Undertow&plays.gt=5&order=-plays,track&limit=10&offset=20`."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from millrace.model.errors import ModelError, unknown
+from millrace.views.store import Filter, Order
+
+MOST = 10_000
+"""How many rows are given at most."""
+_SIGNS = {"eq": "=", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which rows, and in which order."""
+
+    where: tuple[Filter, ...] = ()
+    order: tuple[Order, ...] = ()
+    limit: int = MOST
+    offset: int = 0
+
+
+def asked_of(parameters: Iterable[tuple[str, str]]) -> Asked:
+    """Read the parameters of an address. A column several times is any of the values."""
+    named: dict[str, list[str]] = {}
+    for name, value in parameters:
+        named.setdefault(name, []).append(value)
+    limit = _number(named.pop("limit", [str(MOST)])[-1], "limit")
+    offset = _number(named.pop("offset", ["0"])[-1], "offset")
+    order = tuple(_order(part) for text in named.pop("order", []) for part in text.split(",") if part)
+    return Asked(tuple(_filter(name, values) for name, values in named.items()), order, min(limit, MOST), offset)
+
+
+def _filter(name: str, values: list[str]) -> Filter:
+    column, dot, sign = name.rpartition(".")
+    if not dot:
+        return (name, "=", values[0]) if len(values) == 1 else (name, "in", values)
+    if sign not in _SIGNS:
+        raise ModelError(unknown("comparison", sign, _SIGNS))
+    return column, _SIGNS[sign], values[-1]
+
+
+def _order(text: str) -> Order:
+    return (text[1:], "desc") if text.startswith("-") else (text, "asc")
+
+
+def _number(text: str, what: str) -> int:
+    if not text.isdigit():
+        raise ModelError(f"{what} is a whole number, not {text!r}")
+    return int(text)

@@ -1,0 +1,50 @@
+"""The body of a request as records: one JSON object, an array of them, or lines."""
+
+import json
+
+import duckdb
+import pyarrow as pa
+
+from millrace.log.collect import first_misfit
+from millrace.log.files import lines
+from millrace.model.errors import ModelError
+
+LINES = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines", "text/plain")
+
+
+def records_of(body: bytes, content_type: str) -> pa.Array:
+    """The records of a body, each the text of a JSON object. Refuses a body that holds anything else, as a whole."""
+    if content_type.partition(";")[0].strip().lower() in LINES:
+        values = lines("body", body).texts
+        assert values is not None
+    else:
+        values = _members(_text(body))
+    wrong = first_misfit(values)
+    if wrong is not None:
+        raise ModelError(f"record {wrong + 1} of the body is not a JSON object; none was kept")
+    return values
+
+
+def _members(text: str) -> pa.Array:
+    if not text.lstrip().startswith("["):
+        return pa.array([text.strip()], pa.string())
+    try:
+        found = duckdb.connect().sql("SELECT unnest(json_extract(?, '$[*]'))::VARCHAR AS value", params=[text])
+        return found.to_arrow_table()["value"].combine_chunks()
+    except duckdb.Error:
+        raise ModelError(f"the body is not JSON: {_reason(text)}; none was kept") from None
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        raise ModelError("the body is not text in UTF-8; none was kept") from None
+
+
+def _reason(text: str) -> str:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return "it cannot be read"

@@ -1,0 +1,100 @@
+"""Tables that may change while a pipeline runs, as they were when a micro-batch was planned.
+
+A micro-batch that is run again must find the same rows. So what a table holds is kept in the checkpoint under a name
+that tells its content, before it is used, and the offset that Spark logs holds that name.
+"""
+
+import hashlib
+from collections.abc import Hashable, Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from millrace.edge.tables import columns_of
+from millrace.log.durable import write_whole
+from millrace.model.stream import Join, Stream, Table, parents
+from millrace.panes.blobs import from_bytes, to_bytes
+
+_KEPT = 8
+"""How many snapshots of a table stay: those of the last few micro-batches, and some."""
+
+
+class Lookup(Protocol):
+    """A table that may change."""
+
+    def stamp(self) -> Hashable:
+        """Something that is another when the rows are; cheap to ask."""
+
+    def read(self) -> pa.Table:
+        """The rows."""
+
+
+class FileLookup:
+    """A table in a file, which may be replaced."""
+
+    def __init__(self, table: Table) -> None:
+        """The table with its path."""
+        self._table = table
+        assert table.path is not None
+        self._path = Path(table.path)
+
+    def stamp(self) -> Hashable:
+        """When it was written, and how long it is."""
+        try:
+            about = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return about.st_mtime_ns, about.st_size, about.st_ino
+
+    def read(self) -> pa.Table:
+        """The rows. Refuses a file that is not there or does not hold them."""
+        return columns_of(self._table)
+
+
+class Snapshots:
+    """What some tables held, by name."""
+
+    def __init__(self, folder: Path, lookups: Mapping[str, Lookup]) -> None:
+        """Keep them in a folder."""
+        self._folder, self._lookups = folder, lookups
+        self._stamps: dict[str, Hashable] = {}
+        self._names: dict[str, str] = {}
+
+    def now(self) -> dict[str, str]:
+        """The snapshot of each table as it is, made if it is a new one."""
+        for name, lookup in self._lookups.items():
+            stamp = lookup.stamp()
+            if name not in self._names or self._stamps[name] != stamp:
+                self._names[name] = self._keep(name, to_bytes(lookup.read()))
+                self._stamps[name] = stamp
+        return dict(self._names)
+
+    def _keep(self, name: str, data: bytes) -> str:
+        kept = self._folder / f"{name}-{hashlib.sha256(data).hexdigest()[:16]}.arrow"
+        if kept.exists():
+            kept.touch()
+        else:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_whole(kept, lambda path: path.write_bytes(data))
+            others = sorted(self._folder.glob(f"{name}-*.arrow"), key=lambda path: path.stat().st_mtime_ns)
+            for old in others[:-_KEPT]:
+                old.unlink(missing_ok=True)
+        return str(kept)
+
+
+@lru_cache(16)
+def read_snapshot(path: str) -> pa.Table:
+    """The rows of a snapshot, read once in a worker."""
+    return from_bytes(Path(path).read_bytes())
+
+
+def tables_of(streams: Iterable[Stream]) -> dict[str, Table]:
+    """The tables that may change, of some streams, by name."""
+    found: dict[str, Table] = {}
+    for stream in streams:
+        if isinstance(stream, Join) and not stream.table.rows:
+            found[stream.table.name] = stream.table
+        found |= tables_of(parents(stream))
+    return found

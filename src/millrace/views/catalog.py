@@ -1,0 +1,184 @@
+"""What a store knows of itself: tables whose names start with `millrace_`."""
+
+from dataclasses import dataclass
+
+from millrace.model.errors import ModelError, unknown
+from millrace.views.dialect import Connection, Dialect
+from millrace.views.shape import ViewShape, shape_from_json
+from millrace.views.store import Generation, State
+from millrace.views.tables import Tables
+
+FORMAT = 1
+"""Of these tables; a store with another one was written by another release."""
+
+_TABLES = (
+    "millrace_store (format INTEGER NOT NULL, version BIGINT NOT NULL)",
+    "millrace_versions (version BIGINT PRIMARY KEY, at BIGINT NOT NULL, pipeline TEXT NOT NULL)",
+    "millrace_generations (pipeline TEXT, generation INTEGER, state TEXT NOT NULL, PRIMARY KEY (pipeline, generation))",
+    "millrace_views (view TEXT, generation INTEGER, pipeline TEXT NOT NULL, shape TEXT NOT NULL, "
+    "row_count BIGINT NOT NULL, changed BIGINT NOT NULL, changes TEXT, changes_since BIGINT, "
+    "PRIMARY KEY (view, generation))",
+    "millrace_checkpoints (pipeline TEXT, checkpoint_id TEXT, generation INTEGER NOT NULL, last_batch BIGINT NOT NULL, "
+    "version BIGINT NOT NULL, PRIMARY KEY (pipeline, checkpoint_id))",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A generation of a view."""
+
+    shape: ViewShape
+    generation: int
+    pipeline: str
+    rows: int
+    changed: int
+    """The version of its last change."""
+    changes: str | None = None
+    """The table of its changes, if it is served."""
+    since: int = 0
+    """Changes after this version are kept."""
+
+    def tables(self, dialect: Dialect) -> Tables:
+        """Its tables."""
+        return Tables(self.shape, self.generation, dialect)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """How far the answers of a checkpoint have come."""
+
+    generation: int
+    batch: int
+    version: int
+
+
+class Catalog:
+    """The tables, seen from within a transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def create(self) -> None:
+        """Make the tables if they are not there. Refuses those of another release."""
+        if self._connection.dialect.alone:
+            self._connection.execute(self._connection.dialect.alone)
+        for table in _TABLES:
+            self._connection.execute(f"CREATE TABLE IF NOT EXISTS {table}")
+        found = self._connection.execute("SELECT format FROM millrace_store").fetchone()
+        if found is None:
+            self._connection.execute("INSERT INTO millrace_store VALUES ($1, 0)", (FORMAT,))
+        elif found[0] != FORMAT:
+            raise ModelError(
+                f"the store is of another release of Millrace (format {found[0]}, not {FORMAT}); "
+                "run that release, or name another store and replay into it"
+            )
+
+    def version(self, lock: bool = False) -> int:
+        """The version of the store; with `lock`, nobody else writes until the end of the transaction."""
+        suffix = self._connection.dialect.for_update if lock else ""
+        found: int = self._connection.execute(f"SELECT version FROM millrace_store{suffix}").fetchone()[0]
+        return found
+
+    def advance(self, version: int, at: int, pipeline: str) -> None:
+        """Let the store be at a version."""
+        self._connection.execute("UPDATE millrace_store SET version = $1", (version,))
+        self._connection.execute("INSERT INTO millrace_versions VALUES ($1, $2, $3)", (version, at, pipeline))
+
+    def generations(self, pipeline: str) -> list[Generation]:
+        """The generations of a pipeline's views, also those that were dropped."""
+        sql = "SELECT generation, state FROM millrace_generations WHERE pipeline = $1 ORDER BY generation"
+        return [
+            Generation(number, State(state)) for number, state in self._connection.execute(sql, (pipeline,)).fetchall()
+        ]
+
+    def in_state(self, pipeline: str, state: State) -> int | None:
+        """The generation in a state that only one is in."""
+        return next((each.number for each in self.generations(pipeline) if each.state is state), None)
+
+    def add_generation(self, pipeline: str, state: State) -> int:
+        """A new generation; no number is given out twice."""
+        number = max((each.number for each in self.generations(pipeline)), default=0) + 1
+        self._connection.execute("INSERT INTO millrace_generations VALUES ($1, $2, $3)", (pipeline, number, str(state)))
+        return number
+
+    def set_state(self, pipeline: str, generation: int, state: State) -> None:
+        """Let a generation be something else."""
+        sql = "UPDATE millrace_generations SET state = $1 WHERE pipeline = $2 AND generation = $3"
+        self._connection.execute(sql, (str(state), pipeline, generation))
+
+    def views(self) -> list[Kept]:
+        """All generations of all views."""
+        sql = (
+            "SELECT shape, generation, pipeline, row_count, changed, changes, changes_since FROM millrace_views "
+            "ORDER BY view, generation"
+        )
+        return [Kept(shape_from_json(shape), *rest) for shape, *rest in self._connection.execute(sql).fetchall()]
+
+    def of_generation(self, pipeline: str, generation: int) -> dict[str, Kept]:
+        """The views of a generation, by name."""
+        return {
+            kept.shape.name: kept
+            for kept in self.views()
+            if kept.pipeline == pipeline and kept.generation == generation
+        }
+
+    def dropped(self) -> list[Kept]:
+        """The views of generations that were dropped."""
+        sql = "SELECT pipeline, generation FROM millrace_generations WHERE state = $1"
+        numbers = set(map(tuple, self._connection.execute(sql, (str(State.DROPPED),)).fetchall()))
+        return [kept for kept in self.views() if (kept.pipeline, kept.generation) in numbers]
+
+    def served(self, view: str) -> Kept:
+        """A view by its name."""
+        served = {kept.shape.name: kept for kept in self.views() if kept.changes is not None}
+        if view not in served:
+            raise ModelError(unknown("view", view, served))
+        return served[view]
+
+    def put(self, kept: Kept) -> None:
+        """Write down a generation of a view."""
+        key = (kept.shape.name, kept.generation)
+        self.remove(kept)
+        values = (*key, kept.pipeline, kept.shape.to_json(), kept.rows, kept.changed, kept.changes, kept.since)
+        marks = ", ".join(f"${number}" for number in range(1, len(values) + 1))
+        self._connection.execute(f"INSERT INTO millrace_views VALUES ({marks})", values)
+
+    def count(self, kept: Kept, added: int, version: int) -> None:
+        """Write down that a generation of a view was changed."""
+        sql = "UPDATE millrace_views SET row_count = row_count + $1, changed = $2 WHERE view = $3 AND generation = $4"
+        self._connection.execute(sql, (added, version, kept.shape.name, kept.generation))
+
+    def forget(self, kept: Kept, version: int) -> None:
+        """Write down that the changes of a view up to a version were removed."""
+        sql = "UPDATE millrace_views SET changes_since = $1 WHERE view = $2 AND generation = $3"
+        self._connection.execute(sql, (version, kept.shape.name, kept.generation))
+
+    def remove(self, kept: Kept) -> None:
+        """Forget a generation of a view."""
+        key = (kept.shape.name, kept.generation)
+        self._connection.execute("DELETE FROM millrace_views WHERE view = $1 AND generation = $2", key)
+
+    def checkpoint(self, pipeline: str, checkpoint: str) -> Checkpoint | None:
+        """How far a checkpoint has come; None if nothing of it was committed."""
+        sql = (
+            "SELECT generation, last_batch, version FROM millrace_checkpoints "
+            "WHERE pipeline = $1 AND checkpoint_id = $2"
+        )
+        found = self._connection.execute(sql, (pipeline, checkpoint)).fetchone()
+        return None if found is None else Checkpoint(*found)
+
+    def record(self, pipeline: str, checkpoint: str, at: Checkpoint) -> None:
+        """Write down how far a checkpoint has come."""
+        key = (pipeline, checkpoint)
+        self._connection.execute("DELETE FROM millrace_checkpoints WHERE pipeline = $1 AND checkpoint_id = $2", key)
+        sql = "INSERT INTO millrace_checkpoints VALUES ($1, $2, $3, $4, $5)"
+        self._connection.execute(sql, (*key, at.generation, at.batch, at.version))
+
+    def last_before(self, at: int) -> int | None:
+        """The last version that was committed before an instant; it and those before it are forgotten."""
+        found: int | None = self._connection.execute(
+            "SELECT max(version) FROM millrace_versions WHERE at < $1", (at,)
+        ).fetchone()[0]
+        if found is not None:
+            self._connection.execute("DELETE FROM millrace_versions WHERE version <= $1", (found,))
+        return found

@@ -1,0 +1,67 @@
+"""Changing a generation of a view by answers, in a few statements."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as types
+
+from millrace.model.arrow import arrow_type
+from millrace.model.errors import ModelError
+from millrace.views.catalog import Kept
+from millrace.views.consolidate import NULLS, consolidate
+from millrace.views.dialect import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """How many rows were changed."""
+
+    inserted: int
+    updated: int
+    deleted: int
+
+    def __bool__(self) -> bool:
+        return bool(self.inserted or self.updated or self.deleted)
+
+
+def change(connection: Connection, kept: Kept, answers: pa.Table, version: int, whole: bool) -> Changed:
+    """Change a generation of a view, and its changes if it is served; with `whole`, to have no other rows."""
+    new = _net(connection, kept, answers, whole)
+    if not len(new) and not whole:
+        return Changed(0, 0, 0)
+    tables = kept.tables(connection.dialect)
+    for statement in tables.prepare():
+        connection.execute(statement)
+    json = {place for place, column in enumerate(kept.shape.columns) if types.is_nested(arrow_type(column.type))}
+    connection.load(tables.stage, new, json)
+    for nulls in np.unique(np.asarray(new[NULLS])).tolist():
+        for statement in tables.pair(nulls, all_rows=whole):
+            connection.execute(statement)
+    if whole:
+        for statement in tables.pair_rest():
+            connection.execute(statement)
+    if kept.changes is not None:
+        for statement in tables.log(kept.changes):
+            connection.execute(statement, (version,))
+    updated = connection.execute(tables.update(), (version,)).rowcount
+    deleted = connection.execute(tables.delete()).rowcount
+    inserted = connection.execute(tables.insert(), (version,)).rowcount
+    return Changed(inserted, updated, deleted)
+
+
+def _net(connection: Connection, kept: Kept, answers: pa.Table, whole: bool) -> pa.Table:
+    """The last answer of each key."""
+    shape = kept.shape
+    place = len(shape.columns.names) - 3
+    expected = [*shape.columns.names[:place], shape.diff.name, *shape.columns.names[place:]]
+    if answers.column_names != expected:
+        raise ModelError(
+            f"answers for view {shape.name!r} have the columns {', '.join(answers.column_names)}, "
+            f"not {', '.join(expected)}"
+        )
+    if whole:
+        answers = answers.filter(pc.greater(answers.column(place), 0))
+    columns = [connection.dialect.plain(column) for column in answers.remove_column(place).columns]
+    return consolidate(shape, columns, answers.column(place).combine_chunks())

@@ -1,0 +1,139 @@
+"""Generations of a pipeline's views: made, served, and dropped."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from millrace.model.errors import ModelError, unknown
+from millrace.views.catalog import Catalog, Kept
+from millrace.views.dialect import Connection, quoted
+from millrace.views.shape import ViewShape, check_names, differences
+from millrace.views.store import State
+
+
+def complete(connection: Connection, pipeline: str, shapes: Sequence[ViewShape], generation: int | None) -> None:
+    """Make the views of a generation that are missing. Refuses those that are there with another shape."""
+    catalog = Catalog(connection)
+    _check(catalog, pipeline, shapes)
+    version = catalog.version()
+    serving = catalog.in_state(pipeline, State.SERVING)
+    if serving is None:
+        serving = catalog.add_generation(pipeline, State.SERVING)
+    to = serving if generation is None else generation
+    known = of_generation(catalog, pipeline, to)
+    for shape in shapes:
+        if shape.name not in known:
+            kept = _create(connection, Kept(shape, to, pipeline, 0, version))
+            if to == serving:
+                connection.unread(_serve(connection, kept, None, version))
+        elif changed := differences(known[shape.name].shape, shape):
+            raise ModelError(
+                f"view {shape.name!r} is in the store with another shape: {changed}; compute it anew beside the old "
+                "one with `millrace replay`, or name another store"
+            )
+
+
+def begin(connection: Connection, pipeline: str, shapes: Sequence[ViewShape]) -> int:
+    """Make a new generation to be filled, in place of one that was not finished."""
+    catalog = Catalog(connection)
+    _check(catalog, pipeline, shapes)
+    unfinished = catalog.in_state(pipeline, State.FILLING)
+    if unfinished is not None:
+        catalog.set_state(pipeline, unfinished, State.DROPPED)
+    number = catalog.add_generation(pipeline, State.FILLING)
+    for shape in shapes:
+        _create(connection, Kept(shape, number, pipeline, 0, catalog.version()))
+    return number
+
+
+def serve(connection: Connection, pipeline: str, generation: int, version: int) -> None:
+    """Serve another generation in place of the one that is, which is kept; the one before that is dropped."""
+    catalog = Catalog(connection)
+    serving, previous = catalog.in_state(pipeline, State.SERVING), catalog.in_state(pipeline, State.PREVIOUS)
+    new = of_generation(catalog, pipeline, generation)
+    old = {} if serving is None else catalog.of_generation(pipeline, serving)
+    statements = []
+    for name, kept in new.items():
+        statements += _serve(connection, kept, old.get(name), version)
+    for name, kept in old.items():
+        catalog.put(replace(kept, changes=None))
+        if name not in new:
+            statements += [f"DROP VIEW {quoted(name)}", f"DROP TABLE {quoted(str(kept.changes))}"]
+    connection.unread(statements)
+    if previous is not None:
+        catalog.set_state(pipeline, previous, State.DROPPED)
+    if serving is not None:
+        catalog.set_state(pipeline, serving, State.PREVIOUS)
+    catalog.set_state(pipeline, generation, State.SERVING)
+
+
+def clear(connection: Connection) -> None:
+    """Remove the tables of generations that were dropped."""
+    catalog = Catalog(connection)
+    for kept in catalog.dropped():
+        connection.unread([f"DROP TABLE {kept.tables(connection.dialect).data}"], patience=1)
+        catalog.remove(kept)
+
+
+def target(catalog: Catalog, pipeline: str, generation: int | None) -> int:
+    """The generation that is meant: the one that is served, if none is named."""
+    number = catalog.in_state(pipeline, State.SERVING) if generation is None else generation
+    if number is None:
+        raise ModelError(f"the store has no views of pipeline {pipeline!r}; open() makes them")
+    return number
+
+
+def of_generation(catalog: Catalog, pipeline: str, generation: int) -> dict[str, Kept]:
+    """The views of a generation that can be filled."""
+    known = {each.number: each.state for each in catalog.generations(pipeline)}
+    if generation not in known:
+        raise ModelError(unknown("generation", generation, map(str, known)))
+    if known[generation] is State.DROPPED:
+        raise ModelError(
+            f"generation {generation} of pipeline {pipeline!r} was dropped, as it was replayed since; "
+            "what ran for it can be stopped: run the pipeline anew"
+        )
+    return catalog.of_generation(pipeline, generation)
+
+
+def _create(connection: Connection, kept: Kept) -> Kept:
+    for statement in kept.tables(connection.dialect).create():
+        connection.execute(statement)
+    Catalog(connection).put(kept)
+    return kept
+
+
+def _serve(connection: Connection, kept: Kept, old: Kept | None, version: int) -> list[str]:
+    """Let the changes of a view go on with this generation; gives what is left to be executed for it."""
+    tables, catalog = kept.tables(connection.dialect), Catalog(connection)
+    drop = [] if old is None else [f"DROP VIEW {quoted(kept.shape.name)}"]
+    if old is not None and old.changes is not None and old.shape.columns == kept.shape.columns:
+        statements = old.tables(connection.dialect).log_difference(old.changes, tables)
+        differing = sum(connection.execute(statement, (version,)).rowcount for statement in statements)
+        changed = version if differing else old.changed
+        catalog.put(replace(kept, changes=old.changes, since=old.since, changed=changed))
+        if connection.dialect.replaces_views:
+            return [f"CREATE OR REPLACE {tables.create_view()}"]
+        return [*drop, f"CREATE {tables.create_view()}"]
+    changes = f"{kept.shape.name}__{kept.generation}_changes"
+    for statement in tables.create_changes(changes):
+        connection.execute(statement)
+    catalog.put(replace(kept, changes=changes, since=version, changed=version))
+    forget = [] if old is None or old.changes is None else [f"DROP TABLE {quoted(old.changes)}"]
+    return [*drop, f"CREATE {tables.create_view()}", *forget]
+
+
+def _check(catalog: Catalog, pipeline: str, shapes: Sequence[ViewShape]) -> None:
+    """Refuse names that cannot be, and views that are another pipeline's."""
+    check_names(shapes)
+    known = {kept.shape.name.lower(): kept for kept in catalog.views()}
+    for shape in shapes:
+        kept = known.get(shape.name.lower())
+        if kept is None:
+            continue
+        if kept.pipeline != pipeline:
+            raise ModelError(
+                f"view {shape.name!r} of the store belongs to pipeline {kept.pipeline!r}, not to {pipeline!r}; "
+                "call it something else, or name another store"
+            )
+        if kept.shape.name != shape.name:
+            raise ModelError(f"the store has a view {kept.shape.name!r} already; call {shape.name!r} something else")

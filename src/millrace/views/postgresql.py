@@ -1,0 +1,232 @@
+"""Views in a PostgreSQL database."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
+
+from millrace.model.duration import Duration
+from millrace.model.errors import ModelError
+from millrace.views import asked
+from millrace.views.copying import binary_rows
+from millrace.views.dialect import Connection, Cursor
+from millrace.views.postgresql_values import PostgresqlDialect
+from millrace.views.sql import SqlStore, wall_clock
+from millrace.views.store import KEEP, Rows
+
+T = TypeVar("T")
+
+OLDEST = 15
+"""The first PostgreSQL whose unique indexes can take NULL for a value."""
+_WAITS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""How many seconds to wait before each new try, when the connection is lost."""
+_SETTINGS = (
+    "SET timezone = 'UTC'; SET client_min_messages = warning; SET cursor_tuple_fraction = 1; SET temp_buffers = '64MB'"
+)
+_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_MOST_IDLE = 8
+
+
+class PostgresqlConnection:
+    """A connection to the server."""
+
+    dialect = PostgresqlDialect()
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
+        """Execute one SQL statement."""
+        return self._connection.execute(sql.encode(), values or None, binary=True)
+
+    def load(self, table: str, rows: pa.Table, json: Collection[int]) -> None:
+        """Add rows to a table."""
+        for place in json:
+            written = pc.binary_join_element_wise("\1", rows.column(place), "")  # 1 is the version of the form
+            rows = rows.set_column(place, rows.column_names[place], written)
+        with self._connection.cursor().copy(f"COPY {table} FROM STDIN (FORMAT binary)".encode()) as copy:
+            for piece in binary_rows(rows):
+                copy.write(piece)
+
+    def unread(self, statements: Iterable[str], patience: float = 60) -> None:
+        """Execute statements that need to be alone; asking often and briefly, so that no queue forms behind."""
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                with self._connection.transaction():
+                    self._connection.execute("SET LOCAL lock_timeout = '100ms'")
+                    for statement in statements:
+                        self._connection.execute(statement.encode())
+                    self._connection.execute("SET LOCAL lock_timeout = DEFAULT")
+                return
+            except errors.LockNotAvailable:
+                if time.monotonic() > deadline:
+                    raise ModelError("somebody reads the views for too long; stop that, and try again") from None
+                time.sleep(0.1)
+
+
+class PostgresqlStore(SqlStore):
+    """A store on a server. Writers take turns; readers do not wait, but for a moment when generations are swapped."""
+
+    def __init__(self, url: str, keep: Duration = KEEP, clock: Callable[[], int] = wall_clock) -> None:
+        """Connects when something is asked for."""
+        super().__init__(keep, clock)
+        try:
+            self._about = conninfo_to_dict(url)
+        except psycopg.ProgrammingError:
+            raise ModelError("the URL of the store does not parse; write postgresql://user@host/database") from None
+        self._url = url
+        self._alone = threading.Lock()
+        self._writer: psycopg.Connection[Any] | None = None
+        self._idle: deque[psycopg.Connection[Any]] = deque()
+        self._was_there = False
+
+    def write(self, work: Callable[[Connection, bool], T]) -> T:
+        """Do something in one transaction; when the connection is lost, again with a new one."""
+        with self._alone:
+            for attempt, wait in enumerate((*_WAITS, None)):
+                try:
+                    if self._writer is None:
+                        self._writer = self._connect()
+                    with self._writer.transaction():
+                        return work(PostgresqlConnection(self._writer), attempt > 0)
+                except psycopg.Error as error:
+                    if not self._is_lost(error):
+                        raise self._cannot("write to", error) from error
+                    self._let_go()
+                    if wait is None or not self._was_there:
+                        raise self._cannot("write to", error) from error
+                    time.sleep(wait)
+        raise AssertionError("the last try gives or raises")
+
+    @contextmanager
+    def read(self) -> Iterator[PostgresqlConnection]:
+        """See one state of the database."""
+        with self._reader() as connection:
+            try:
+                yield PostgresqlConnection(connection)
+            except errors.UndefinedTable as error:
+                if "millrace_" not in str(error):
+                    raise self._cannot("read", error) from error
+                raise ModelError(f"{self._where} holds no views; run a pipeline that has some first") from None
+            except psycopg.Error as error:
+                raise self._cannot("read", error) from error
+
+    def query(self, sql: str, limit_seconds: float = 10, max_rows: int | None = None) -> Rows:
+        """The answer to one SQL query."""
+        asked.check_query(sql)
+        with self._reader() as connection:
+            try:
+                connection.execute(f"SET LOCAL statement_timeout = {max(1, round(limit_seconds * 1000))}".encode())
+                with connection.cursor("asked") as cursor:
+                    cursor.execute(sql.encode())
+                    rows = cursor.fetchall() if max_rows is None else cursor.fetchmany(max_rows + 1)
+                    columns = tuple(column.name for column in cursor.description or ())
+            except psycopg.Error as error:
+                why = error
+            else:
+                return Rows(columns, rows[:max_rows], max_rows is not None and len(rows) > max_rows)
+        raise self._why(why, limit_seconds) from why
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        with self._alone:
+            self._let_go()
+        while self._idle:
+            self._idle.pop().close()
+
+    @contextmanager
+    def _reader(self) -> Iterator[psycopg.Connection[Any]]:
+        """A connection in a transaction that only reads; afterwards nothing of it is left."""
+        connection = self._begun()
+        try:
+            yield connection
+        finally:
+            with suppress(psycopg.Error):
+                connection.execute("ROLLBACK")
+            if connection.closed or len(self._idle) >= _MOST_IDLE:
+                connection.close()
+            else:
+                self._idle.append(connection)
+
+    def _begun(self) -> psycopg.Connection[Any]:
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                break
+            try:
+                connection.execute(_READ)
+                return connection
+            except psycopg.OperationalError:  # the server was restarted since
+                connection.close()
+        try:
+            connection = self._connect()
+            connection.execute(_READ)
+            return connection
+        except psycopg.Error as error:
+            raise self._cannot("read", error) from error
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        connection = psycopg.connect(
+            self._url,
+            autocommit=True,
+            prepare_threshold=None,
+            cursor_factory=psycopg.RawCursor,
+            client_encoding="utf8",
+            connect_timeout=self._about.get("connect_timeout", 10),
+        )
+        connection.server_cursor_factory = psycopg.RawServerCursor
+        if connection.info.server_version < OLDEST * 10_000:
+            raise ModelError(f"{self._where} is a PostgreSQL that is too old; views need {OLDEST} or later")
+        if (encoding := connection.info.parameter_status("server_encoding")) != "UTF8":
+            raise ModelError(f"{self._where} is in {encoding}, which has not all characters; make a database in UTF8")
+        connection.execute(_SETTINGS)
+        self._was_there = True
+        return connection
+
+    def _let_go(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _is_lost(self, error: psycopg.Error) -> bool:
+        """Whether it was no fault of the transaction, so that it may be tried again."""
+        if isinstance(error, errors.DeadlockDetected | errors.SerializationFailure):
+            return True
+        return isinstance(error, psycopg.OperationalError) and (self._writer is None or self._writer.closed)
+
+    @property
+    def _where(self) -> str:
+        """The database, without the password."""
+        about = self._about
+        port = f":{about['port']}" if "port" in about else ""
+        return f"database {about.get('dbname', about.get('user', ''))!r} at {about.get('host', 'localhost')}{port}"
+
+    def _cannot(self, what: str, error: psycopg.Error) -> ModelError:
+        said = error.diag.message_primary or str(error).strip().partition("\n")[0]
+        if not self._was_there:
+            return ModelError(f"cannot {what} {self._where}: {said}; check the URL, and that the server runs")
+        if isinstance(error, errors.ProgramLimitExceeded):
+            said += " (a key is too long; shorten it in the query, as with left(k, 500))"
+        return ModelError(f"cannot {what} {self._where}: {said}; nothing was lost: mend that, and run again")
+
+    def _why(self, error: psycopg.Error, limit_seconds: float) -> ModelError:
+        """What is wrong with a query."""
+        said = error.diag.message_primary or str(error)
+        if isinstance(error, errors.QueryCanceled):
+            return asked.too_slow(limit_seconds)
+        if isinstance(error, errors.ReadOnlySqlTransaction) or "multiple commands" in said or "DECLARE CURSOR" in said:
+            return asked.only_reads()
+        if isinstance(error, errors.UndefinedTable):
+            name = said.removeprefix('relation "').removesuffix('" does not exist')
+            return asked.no_view(name, [view.name for view in self.views()])
+        return asked.failed(said)

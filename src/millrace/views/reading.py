@@ -1,0 +1,121 @@
+"""Reading rows and changes of views: filters and orders as SQL, in which no value is ever text."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as types
+
+from millrace.model.arrow import arrow_type
+from millrace.model.errors import ModelError, shown, unknown
+from millrace.model.schema import Column, Schema
+from millrace.views.catalog import Catalog
+from millrace.views.dialect import Connection, Dialect, listed, quoted
+from millrace.views.store import Filter, ForgottenError, Order, Snapshot
+
+_COMPARISONS = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_ORDERS = {"asc": "ASC NULLS FIRST", "desc": "DESC NULLS LAST"}
+
+
+def rows(
+    connection: Connection,
+    view: str,
+    where: Sequence[Filter],
+    order: Sequence[Order],
+    limit: int | None,
+    offset: int,
+) -> Snapshot:
+    """Rows of a view, and the version that they are of."""
+    catalog = Catalog(connection)
+    shape = catalog.served(view).shape
+    columns = Schema((*shape.columns, shape.version))
+    values: list[Any] = []
+    conditions = [_condition(connection.dialect, columns, each, values) for each in where]
+    sql = [f"SELECT {_names(columns)} FROM {quoted(view)}"]
+    if conditions:
+        sql.append(f"WHERE {' AND '.join(conditions)}")
+    by = [*order, *((name, "asc") for name in shape.key)]
+    if by:
+        sql.append(f"ORDER BY {listed(_ordered(columns, each) for each in by)}")
+    if limit is not None or offset:
+        sql.append(f"LIMIT {2**62 if limit is None else _whole(limit, 'limit')} OFFSET {_whole(offset, 'offset')}")
+    found = connection.execute(" ".join(sql), values).fetchall()
+    return Snapshot(catalog.version(), _table(connection.dialect, columns, found))
+
+
+def changes(connection: Connection, view: str, since: int) -> pa.Table:
+    """What changed in a view after a version."""
+    catalog = Catalog(connection)
+    kept, now = catalog.served(view), catalog.version()
+    if not kept.since <= since <= now:
+        why = f"they are kept from {kept.since} on" if since < kept.since else f"the store is at {now}"
+        raise ForgottenError(
+            f"the changes of view {view!r} since version {since} are not known: {why}; read its rows, and go on from "
+            "their version"
+        )
+    columns = kept.shape.change_columns
+    version, diff = quoted(kept.shape.version.name), quoted(kept.shape.diff.name)
+    sql = f"SELECT {_names(columns)} FROM {quoted(str(kept.changes))} WHERE {version} > $1 ORDER BY {version}, {diff}"
+    return _table(connection.dialect, columns, connection.execute(sql, (since,)).fetchall())
+
+
+def _condition(dialect: Dialect, columns: Schema, filter: Filter, values: list[Any]) -> str:
+    """A filter as SQL; the values it compares with are added."""
+    name, operator, value = filter
+    column = _column(columns, name)
+    if operator == "in":
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise ModelError(f"the filter {name} in {shown(value)} needs several values")
+        return f"({' OR '.join(_condition(dialect, columns, (name, '=', each), values) for each in value) or 'FALSE'})"
+    if operator not in _COMPARISONS:
+        raise ModelError(unknown("comparison", operator, (*_COMPARISONS, "in")))
+    if value is None and operator in ("=", "!="):
+        return f"{quoted(name)} IS {'NOT ' if operator == '!=' else ''}NULL"
+    values.append(dialect.parameter(_scalar(column, value)))
+    return f"{quoted(name)} {_COMPARISONS[operator]} ${len(values)}"
+
+
+def _ordered(columns: Schema, order: Order) -> str:
+    name, direction = order
+    if direction not in _ORDERS:
+        raise ModelError(unknown("order", direction, _ORDERS))
+    return f"{quoted(_column(columns, name).name)} {_ORDERS[direction]}"
+
+
+def _column(columns: Schema, name: str) -> Column:
+    for column in columns:
+        if column.name == name:
+            return column
+    raise ModelError(unknown("column", name, columns.names))
+
+
+def _scalar(column: Column, value: Any) -> pa.Scalar:
+    """A value that is compared with a column, of its type."""
+    kind = arrow_type(column.type)
+    if types.is_nested(kind):
+        raise ModelError(f"{column.name} is {column.type}, which cannot be compared with; ask for it in SQL")
+    try:
+        if types.is_timestamp(kind) and isinstance(value, str):
+            at = datetime.fromisoformat(value)
+            value = at if at.tzinfo else at.replace(tzinfo=UTC)
+        return pa.scalar(value).cast(kind)
+    except (pa.ArrowException, ValueError, OverflowError):
+        raise ModelError(f"{shown(value)} cannot be compared with {column.name}, which is {column.type}") from None
+
+
+def _whole(number: int, what: str) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ModelError(f"{what} is a whole number, not {shown(number)}")
+    return number
+
+
+def _names(columns: Schema) -> str:
+    return listed(map(quoted, columns.names))
+
+
+def _table(dialect: Dialect, columns: Schema, found: list[Any]) -> pa.Table:
+    kinds = [arrow_type(column.type) for column in columns]
+    values = list(zip(*found, strict=True)) or [()] * len(kinds)
+    arrays = [dialect.column(each, kind) for each, kind in zip(values, kinds, strict=True)]
+    return pa.table(arrays, pa.schema(list(zip(columns.names, kinds, strict=True))))

@@ -1,0 +1,241 @@
+"""A store in an SQL database: all that is the same whichever database it is."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import TypeVar
+
+import pyarrow as pa
+
+from millrace.model.duration import SECOND, Duration, parse_duration
+from millrace.model.errors import ModelError, unknown
+from millrace.model.schema import Schema
+from millrace.views import generations, reading
+from millrace.views.catalog import Catalog, Checkpoint
+from millrace.views.changing import change
+from millrace.views.dialect import Connection, quoted
+from millrace.views.shape import ViewShape
+from millrace.views.store import Filter, Generation, Order, Rows, Snapshot, State, ViewInfo
+
+T = TypeVar("T")
+
+_TRIM_EVERY = 60 * SECOND
+
+
+def wall_clock() -> int:
+    """What time it is, in microseconds."""
+    return time.time_ns() // 1000
+
+
+class SqlStore(ABC):
+    """A store; what connects to a database, and how, is left to others."""
+
+    def __init__(self, keep: Duration, clock: Callable[[], int] = wall_clock) -> None:
+        """Changes are kept for `keep`."""
+        self._keep, self._clock = parse_duration(keep, "keep"), clock
+        self._trimmed = clock()
+
+    @abstractmethod
+    def write(self, work: Callable[[Connection, bool], T]) -> T:
+        """Do something in one transaction, alone; it is told whether it may have been done already."""
+
+    @abstractmethod
+    def read(self) -> AbstractContextManager[Connection]:
+        """See one state of the database."""
+
+    @abstractmethod
+    def query(self, sql: str, limit_seconds: float = 10, max_rows: int | None = None) -> Rows:
+        """The answer to one SQL query."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the database."""
+
+    def open(self, pipeline: str, shapes: Sequence[ViewShape], generation: int | None = None) -> None:
+        """Make the views that are missing."""
+
+        def work(connection: Connection, again: bool) -> None:
+            Catalog(connection).create()
+            generations.complete(connection, pipeline, shapes, generation)
+
+        self.write(work)
+
+    def commit(
+        self,
+        pipeline: str,
+        checkpoint: str,
+        batch: int,
+        answers: Mapping[str, pa.Table],
+        once: bool,
+        generation: int | None = None,
+    ) -> int | None:
+        """Change views by the answers of a micro-batch."""
+
+        def work(connection: Connection, again: bool) -> int | None:
+            catalog = Catalog(connection)
+            version = catalog.version(lock=True)
+            done = catalog.checkpoint(pipeline, checkpoint)
+            if done and once and done.batch >= batch:
+                return done.version if again and done.batch == batch else None
+            if done and generation not in (None, done.generation):
+                raise ModelError(
+                    f"checkpoint {checkpoint} of pipeline {pipeline!r} fills generation {done.generation}, so that it "
+                    f"cannot fill {generation}; begin with a new checkpoint"
+                )
+            to = done.generation if done else generations.target(catalog, pipeline, generation)
+            version = self._change(connection, pipeline, to, answers, version, whole=False)
+            catalog.record(pipeline, checkpoint, Checkpoint(to, max(batch, done.batch) if done else batch, version))
+            return version
+
+        version = self.write(work)
+        if self._clock() - self._trimmed > _TRIM_EVERY:
+            self._trim(self._keep)
+        return version
+
+    def replace(self, pipeline: str, answers: Mapping[str, pa.Table], generation: int | None = None) -> int:
+        """Make views have these rows and no others."""
+
+        def work(connection: Connection, again: bool) -> int:
+            catalog = Catalog(connection)
+            version = catalog.version(lock=True)
+            to = generations.target(catalog, pipeline, generation)
+            return self._change(connection, pipeline, to, answers, version, whole=True)
+
+        return self.write(work)
+
+    def generations(self, pipeline: str) -> list[Generation]:
+        """The generations of a pipeline's views that are there."""
+        with self.read() as connection:
+            known = Catalog(connection).generations(pipeline)
+        return [generation for generation in known if generation.state is not State.DROPPED]
+
+    def begin_generation(self, pipeline: str, shapes: Sequence[ViewShape]) -> int:
+        """Make a new generation, to be filled."""
+
+        def work(connection: Connection, again: bool) -> int:
+            catalog = Catalog(connection)
+            catalog.create()
+            catalog.version(lock=True)
+            return generations.begin(connection, pipeline, shapes)
+
+        number = self.write(work)
+        self._clear()
+        return number
+
+    def swap(self, pipeline: str, generation: int) -> int:
+        """Serve a generation, unless it is served."""
+
+        def work(connection: Connection, again: bool) -> int:
+            catalog = Catalog(connection)
+            version = catalog.version(lock=True)
+            if catalog.in_state(pipeline, State.SERVING) == generation:
+                return version
+            generations.serve(connection, pipeline, generation, version + 1)
+            catalog.advance(version + 1, self._clock(), pipeline)
+            return version + 1
+
+        version = self.write(work)
+        self._clear()
+        return version
+
+    def rollback(self, pipeline: str) -> int:
+        """Serve the generation again that was served before."""
+        with self.read() as connection:
+            previous = Catalog(connection).in_state(pipeline, State.PREVIOUS)
+        if previous is None:
+            raise ModelError(f"pipeline {pipeline!r} has no generation before the one that is served")
+        return self.swap(pipeline, previous)
+
+    def changes(self, view: str, since: int) -> pa.Table:
+        """What changed after a version."""
+        with self.read() as connection:
+            return reading.changes(connection, view, since)
+
+    def version(self) -> int:
+        """The version of the last commit that changed something."""
+        with self.read() as connection:
+            return Catalog(connection).version()
+
+    def views(self) -> list[ViewInfo]:
+        """The views that are served."""
+        with self.read() as connection:
+            served = [kept for kept in Catalog(connection).views() if kept.changes is not None]
+        return [
+            ViewInfo(
+                kept.shape.name,
+                kept.pipeline,
+                kept.rows,
+                kept.changed,
+                kept.generation,
+                Schema((*kept.shape.columns, kept.shape.version)),
+                kept.shape.key,
+                kept.since,
+            )
+            for kept in served
+        ]
+
+    def rows(
+        self,
+        view: str,
+        where: Sequence[Filter] = (),
+        order: Sequence[Order] = (),
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> Snapshot:
+        """Rows of a view."""
+        with self.read() as connection:
+            return reading.rows(connection, view, where, order, limit, offset)
+
+    def trim(self, keep: Duration) -> None:
+        """Forget changes that are older."""
+        self._trim(parse_duration(keep, "keep"))
+
+    def _change(
+        self,
+        connection: Connection,
+        pipeline: str,
+        generation: int,
+        answers: Mapping[str, pa.Table],
+        version: int,
+        whole: bool,
+    ) -> int:
+        """Change views; gives the version, which is a new one if there was anything to change."""
+        catalog = Catalog(connection)
+        views = generations.of_generation(catalog, pipeline, generation)
+        any_changed = False
+        for name, table in answers.items():
+            if name not in views:
+                raise ModelError(unknown("view", name, views))
+            changed = change(connection, views[name], table, version + 1, whole)
+            if changed:
+                catalog.count(views[name], changed.inserted - changed.deleted, version + 1)
+                any_changed = True
+        if any_changed:
+            version += 1
+            catalog.advance(version, self._clock(), pipeline)
+        return version
+
+    def _clear(self) -> None:
+        """Remove what was dropped; what somebody still reads is left for the next time."""
+        with suppress(ModelError):
+            self.write(lambda connection, again: generations.clear(connection))
+
+    def _trim(self, keep: int) -> None:
+        before = self._clock() - keep
+
+        def work(connection: Connection, again: bool) -> None:
+            catalog = Catalog(connection)
+            catalog.version(lock=True)
+            last = catalog.last_before(before)
+            for kept in catalog.views() if last is not None else ():
+                if kept.changes is not None:
+                    changes, version = quoted(kept.changes), quoted(kept.shape.version.name)
+                    sql = f"SELECT max({version}) FROM {changes} WHERE {version} <= $1"
+                    (forgotten,) = connection.execute(sql, (last,)).fetchone()
+                    if forgotten is not None:
+                        connection.execute(f"DELETE FROM {changes} WHERE {version} <= $1", (forgotten,))
+                        catalog.forget(kept, forgotten)
+
+        self.write(work)
+        self._trimmed = self._clock()

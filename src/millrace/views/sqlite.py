@@ -1,0 +1,164 @@
+"""Views in an SQLite database: a file, for one machine."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from millrace.model.duration import Duration
+from millrace.model.errors import ModelError
+from millrace.views import asked
+from millrace.views.dialect import Connection, Cursor
+from millrace.views.sql import SqlStore, wall_clock
+from millrace.views.sqlite_values import SqliteDialect, values
+from millrace.views.store import KEEP, Rows
+
+T = TypeVar("T")
+
+_PATIENCE = 60
+"""How many seconds to wait for others that write."""
+_LOOK_EVERY = 10_000
+"""How many steps a query takes between looks at the clock."""
+_LONGEST_VALUE = 100_000_000
+"""How many bytes a value of a query may have."""
+_WRITER = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA secure_delete = OFF",
+    "PRAGMA cache_size = -65536",
+    "PRAGMA wal_autocheckpoint = 16384",
+    "PRAGMA journal_size_limit = 67108864",
+)
+_READS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
+_NO_TABLE = "no such table: "
+
+
+class SqliteConnection:
+    """A connection to the file."""
+
+    dialect = SqliteDialect()
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
+        """Execute one SQL statement."""
+        return self._connection.execute(sql, {str(number): value for number, value in enumerate(values, 1)})
+
+    def load(self, table: str, rows: pa.Table, json: Collection[int]) -> None:
+        """Add rows to a table."""
+        columns = [values(column.combine_chunks()) for column in rows.columns]
+        marks = ", ".join("?" * len(columns))
+        self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", zip(*columns, strict=True))
+
+    def unread(self, statements: Iterable[str], patience: float = 60) -> None:
+        """Execute statements; until they are committed, readers see what was there before."""
+        for statement in statements:
+            self._connection.execute(statement)
+
+
+class SqliteStore(SqlStore):
+    """A store in a file. One process writes at a time; readers do not wait, nor are they waited for."""
+
+    def __init__(self, path: Path, keep: Duration = KEEP, clock: Callable[[], int] = wall_clock) -> None:
+        """The file is made when something is written."""
+        super().__init__(keep, clock)
+        self._path = path.absolute()
+        self._alone = threading.Lock()
+        self._writer: sqlite3.Connection | None = None
+
+    def write(self, work: Callable[[Connection, bool], T]) -> T:
+        """Do something in one transaction."""
+        with self._alone:
+            try:
+                return self._transaction(work)
+            except (sqlite3.Error, OSError) as error:
+                self._let_go()
+                said = f"cannot write to {self._path}: {error}"
+                raise ModelError(f"{said}; nothing was lost: mend that, and run again") from error
+
+    @contextmanager
+    def read(self) -> Iterator[SqliteConnection]:
+        """See one state of the database."""
+        with closing(self._reader()) as connection:
+            try:
+                connection.execute("BEGIN")
+                yield SqliteConnection(connection)
+            except sqlite3.Error as error:
+                if str(error).startswith(f"{_NO_TABLE}millrace_"):
+                    raise ModelError(f"{self._path} holds no views; run a pipeline that has some first") from None
+                raise ModelError(f"cannot read {self._path}: {error}") from error
+
+    def query(self, sql: str, limit_seconds: float = 10, max_rows: int | None = None) -> Rows:
+        """The answer to one SQL query."""
+        asked.check_query(sql)
+        deadline = time.monotonic() + limit_seconds
+        with closing(self._reader()) as connection:
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+            connection.set_authorizer(_only_reads)
+            connection.set_progress_handler(lambda: time.monotonic() > deadline, _LOOK_EVERY)
+            try:
+                cursor = connection.execute(sql)
+                rows = cursor.fetchall() if max_rows is None else cursor.fetchmany(max_rows + 1)
+                columns = tuple(column[0] for column in cursor.description or ())
+            except (sqlite3.Error, sqlite3.Warning) as error:
+                raise self._why(error, limit_seconds) from error
+        return Rows(columns, rows[:max_rows], max_rows is not None and len(rows) > max_rows)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._alone:
+            self._let_go()
+
+    def _transaction(self, work: Callable[[Connection, bool], T]) -> T:
+        if self._writer is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = sqlite3.connect(self._path, _PATIENCE, isolation_level=None, check_same_thread=False)
+            for statement in _WRITER:
+                self._writer.execute(statement)
+        self._writer.execute("BEGIN IMMEDIATE")
+        try:
+            done = work(SqliteConnection(self._writer), False)
+            self._writer.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # where a full disk has not ended it already
+                self._writer.execute("ROLLBACK")
+            raise
+        return done
+
+    def _let_go(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _reader(self) -> sqlite3.Connection:
+        if not self._path.exists():
+            raise ModelError(f"there is no store {self._path}; run a pipeline that has views first")
+        try:
+            connection = sqlite3.connect(
+                f"{self._path.as_uri()}?mode=ro", _PATIENCE, isolation_level=None, uri=True, check_same_thread=False
+            )
+            connection.execute("PRAGMA query_only = TRUE")
+        except sqlite3.Error as error:
+            raise ModelError(f"cannot read {self._path}: {error}") from error
+        return connection
+
+    def _why(self, error: Exception, limit_seconds: float) -> ModelError:
+        """What is wrong with a query."""
+        said = str(error)
+        if said == "interrupted":
+            return asked.too_slow(limit_seconds)
+        if said == "not authorized" or "one statement at a time" in said:
+            return asked.only_reads()
+        if said.startswith(_NO_TABLE):
+            return asked.no_view(said.removeprefix(_NO_TABLE), [view.name for view in self.views()])
+        return asked.failed(said)
+
+
+def _only_reads(action: int, name: str | None, *about: str | None) -> int:
+    return sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY

@@ -1,0 +1,60 @@
+"""A process that commits batches to a store, and is killed at random times until all are committed.
+
+`python committing.py URL BATCHES SEED`. As Spark does, it runs the batch again that it does not know to be done.
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+from millrace.model.schema import parse_schema
+from millrace.views.shape import ViewShape
+from millrace.views.store import open_store
+from stores import Answer, answers
+
+SHAPE = ViewShape(
+    "counts", parse_schema("k STRING, n BIGINT, note STRING, timing STRING, index BIGINT, last BOOLEAN"), ("k",)
+)
+
+
+def batch_of(number: int) -> list[Answer]:
+    """The answers of a batch, always the same."""
+    chance = random.Random(number)
+    return [
+        (chance.choice([1, 1, 1, -1]), (f"key {chance.randrange(200)}", number, "x" * 50, "early", number, False))
+        for _ in range(100)
+    ]
+
+
+def commit_all(url: str, batches: int, done: Path) -> None:
+    """Commit what is left."""
+    store = open_store(url)
+    store.open("p", [SHAPE])
+    first = int(done.read_text()) if done.exists() and done.read_text() else 0
+    for number in range(first, batches):
+        store.commit("p", "checkpoint", number, {"counts": answers(SHAPE, batch_of(number))}, once=True)
+        done.write_text(str(number))  # it is committed, but nobody knows how far this got
+    store.close()
+
+
+def main(url: str, batches: int, done: Path, seed: int) -> int:
+    """Kill until all is done; gives how often."""
+    chance, kills = random.Random(seed), 0
+    while True:
+        child = os.fork()
+        if not child:
+            commit_all(url, batches, done)
+            os._exit(0)
+        time.sleep(chance.uniform(0.02, 0.15))
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return kills
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        kills += 1
+
+
+if __name__ == "__main__":
+    print(main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])))  # noqa: T201

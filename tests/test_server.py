@@ -1,0 +1,186 @@
+"""Records in and answers out over HTTP, with a real server for what only one shows."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2 as httpx
+import pyarrow as pa
+import pytest
+from fastapi.testclient import TestClient
+
+from millrace import Pipeline, count, fixed, memory, on
+from millrace.log.topics import Log
+from millrace.server.app import make_app
+from millrace.server.gate import Gate, Marks
+from millrace.spark.answers import arrow_schema, schema_of
+from millrace.spark.writers import Commit
+from millrace.views.kept import KeptViews
+from millrace.views.store import open_store
+
+EVENTS = memory("events", "track STRING, at TIMESTAMP").event_time("at", delay="0s").group_by("track")
+HOURLY = EVENTS.window(fixed("1h")).trigger(on.watermark(early=on.each())).retracting().aggregate(plays=count())
+PIPELINE = Pipeline("charts", {"hourly": HOURLY})
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    made = Log(tmp_path / "log.db")
+    made.create("plays", partitions=2)
+    return made
+
+
+@pytest.fixture
+def client(log: Log, tmp_path: Path) -> Iterator[TestClient]:
+    store = open_store(tmp_path / "views.db")
+    rows = [
+        {"track": name, "window_start": 0, "window_end": 3_600_000_000, "plays": plays, "diff": 1, "timing": "early",
+         "index": 0, "last": False}
+        for name, plays in (("Weir", 3), ("Delta", 12), ("Eddy", 7), (None, 1))
+    ]  # fmt: skip
+    answers = pa.Table.from_pylist(rows, arrow_schema(schema_of(HOURLY)))
+    KeptViews(store, PIPELINE).write({"hourly": answers}, Commit("charts", "c", 0), once=True)
+    with TestClient(make_app(log, store, Marks(high=100, low=50))) as client:
+        yield client
+
+
+def values(log: Log) -> list[dict[str, object]]:
+    read = [log.read("plays", part, 0, end) for part, end in enumerate(log.ends("plays"))]
+    return [json.loads(value) for value in pa.concat_tables(read)["value"].to_pylist()]
+
+
+def test_one_record_an_array_and_lines(client: TestClient, log: Log) -> None:
+    assert client.post("/topics/plays", json={"n": 1}).json() == {"topic": "plays", "kept": 1}
+    assert client.post("/topics/plays", json=[{"n": 2}, {"n": 12345678901234567890}]).json()["kept"] == 2
+    lines = {"Content-Type": "application/x-ndjson"}
+    assert client.post("/topics/plays", content=b'{"n": 4}\n\n{"n": 5}', headers=lines).json()["kept"] == 2
+    assert client.post("/topics/plays", content=b"[]").json()["kept"] == 0
+    assert sorted(value["n"] for value in values(log)) == [1, 2, 4, 5, 12345678901234567890]  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "said"),
+    [
+        (b'[{"n": 1}, {"n": }]', "application/json", "the body is not JSON: Expecting value"),
+        (b'{"n": 1', "application/json", "record 1 of the body is not a JSON object"),
+        (b'[{"n": 1}, 2]', "application/json", "record 2 of the body is not a JSON object"),
+        (b'{"n": 1}\nno\n', "application/x-ndjson", "record 2 of the body is not a JSON object"),
+        (b'{"n": "\xff"}', "application/json", "not text in UTF-8"),
+    ],
+)
+def test_a_body_with_anything_wrong_is_refused_whole(
+    body: bytes, kind: str, said: str, client: TestClient, log: Log
+) -> None:
+    answer = client.post("/topics/plays", content=body, headers={"Content-Type": kind})
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+    assert values(log) == []
+
+
+def test_an_unknown_topic_is_not_found(client: TestClient) -> None:
+    answer = client.post("/topics/play", json={"n": 1})
+    assert answer.status_code == 404
+    assert "did you mean 'plays'?" in answer.json()["error"]
+
+
+def test_a_request_that_is_sent_again_is_kept_once(client: TestClient, log: Log) -> None:
+    for sequence in (0, 1, 0, 1, 2, 2):
+        sent = {"Millrace-Producer": "shop", "Millrace-Sequence": str(sequence)}
+        answer = client.post("/topics/plays", json=[{"n": sequence}, {"n": sequence}], headers=sent)
+        assert answer.status_code == 200, answer.text
+    assert sorted(value["n"] for value in values(log)) == [0, 0, 1, 1, 2, 2]  # type: ignore[type-var]
+    assert client.post("/topics/plays", json={}, headers={"Millrace-Producer": "shop"}).status_code == 400
+
+
+def test_producers_wait_while_readers_are_behind(client: TestClient, log: Log) -> None:
+    log.report("charts", "plays", [0, 0])
+    assert client.post("/topics/plays", json=[{"n": n} for n in range(101)]).status_code == 200
+    time.sleep(0.25)  # a lag is believed for as long
+    answer = client.post("/topics/plays", json={"n": 0})
+    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
+    log.report("charts", "plays", log.ends("plays"))
+    time.sleep(0.25)
+    assert client.post("/topics/plays", json={"n": 0}).status_code == 200
+
+
+def test_a_gate_opens_below_the_low_mark_only() -> None:
+    gate = Gate(Marks(high=10, low=5))
+    assert [gate.admits("t", lag) for lag in (10, 11, 9, 5, 4, 9, 11)] == [True, False, False, False, True, True, False]
+    assert gate.admits("another", 9)
+
+
+def test_rows_of_a_view_filtered_sorted_and_limited(client: TestClient) -> None:
+    def tracks(address: str) -> list[str]:
+        answer = client.get(f"/views/hourly?{address}")
+        assert answer.status_code == 200, answer.text
+        return [row["track"] for row in answer.json()["rows"]]
+
+    assert tracks("order=-plays&limit=2") == ["Delta", "Eddy"]
+    assert tracks("order=-plays&limit=2&offset=1") == ["Eddy", "Weir"]
+    assert tracks("plays.gt=3&order=track") == ["Delta", "Eddy"]
+    assert tracks("track=Weir&track=Delta&order=track") == ["Delta", "Weir"]
+    assert tracks("window_start.ge=1970-01-01T00:30:00Z") == []
+    assert client.get("/views/hourly").json()["version"] == 1
+    assert client.get("/views").json()[0]["view"] == "hourly"
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "said"),
+    [
+        ("/views/hourli", 404, "did you mean 'hourly'?"),
+        ("/views/hourly?artist=x", 404, "unknown column 'artist'"),
+        ("/views/hourly?plays.above=3", 404, "unknown comparison 'above'"),
+        ("/views/hourly?plays.gt=many", 400, "many"),
+        ("/views/hourly?limit=-1", 400, "limit is a whole number"),
+        ("/views/hourly?track=x'; DROP TABLE hourly; --", 200, '"rows": []'),
+    ],
+)
+def test_what_an_address_gets_wrong(address: str, status: int, said: str, client: TestClient) -> None:
+    answer = client.get(address)
+    assert (answer.status_code, said in answer.text) == (status, True), answer.text
+
+
+def test_a_query_reads_and_does_nothing_else(client: TestClient) -> None:
+    answer = client.post("/query", json={"sql": "SELECT track, plays FROM hourly ORDER BY plays DESC", "limit": 1})
+    assert answer.json() == {"columns": ["track", "plays"], "rows": [["Delta", 12]], "more": True}
+    for sql in ("DELETE FROM hourly", "SELECT 1; SELECT 2", "SELEC"):
+        assert client.post("/query", json={"sql": sql}).status_code == 400
+
+
+def test_requests_that_come_together_are_kept_together(log: Log, tmp_path: Path) -> None:
+    app = make_app(log, open_store(tmp_path / "views.db"))
+
+    async def send() -> list[int]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://here") as client:
+            sent = [client.post("/topics/plays", json={"n": n}) for n in range(200)]
+            return [answer.status_code for answer in await asyncio.gather(*sent)]
+
+    assert asyncio.run(send()) == [200] * 200
+    assert sorted(value["n"] for value in values(log)) == list(range(200))  # type: ignore[type-var]
+
+
+def test_the_server_is_a_command_and_what_it_acknowledged_survives_its_death(log: Log, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "millrace", "serve", "--port", str(port), "--log", str(log.path)]
+    server = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        kept = 0
+        while kept < 20:
+            try:
+                kept += httpx.post(f"http://127.0.0.1:{port}/topics/plays", json={"n": kept}).status_code == 200
+            except httpx.TransportError:
+                assert time.monotonic() < deadline, "the server does not come up"
+                time.sleep(0.05)
+    finally:
+        server.kill()
+        server.wait()
+    assert [value["n"] for value in values(log)].count(19) == 1
+    assert len(values(log)) == 20
