@@ -27,11 +27,13 @@ def answers(shape: ViewShape, given: Sequence[Answer]) -> pa.Table:
 
 
 def plain(value: Any) -> Any:
-    """A value that equals those that mean the same: NaN is NaN, and -0.0 is 0.0."""
+    """A value that equals those that mean the same: NaN is NaN, and -0.0 is 0.0, and so on."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
     if isinstance(value, dict):
-        return tuple((name, plain(each)) for name, each in value.items())
+        return tuple((name, plain(each)) for name, each in sorted(value.items()))
+    if isinstance(value, list) and value and isinstance(value[0], tuple):
+        value = sorted(value)  # a map has no order
     return tuple(map(plain, value)) if isinstance(value, list | tuple) else value
 
 

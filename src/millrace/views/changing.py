@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
-from millrace.model.arrow import arrow_type
 from millrace.model.errors import ModelError
 from millrace.views.catalog import Kept
 from millrace.views.consolidate import NULLS, consolidate
 from millrace.views.dialect import Connection
+from millrace.views.shape import kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,19 @@ def change(connection: Connection, kept: Kept, answers: pa.Table, version: int, 
     tables = kept.tables(connection.dialect)
     for statement in tables.prepare():
         connection.execute(statement)
-    json = {place for place, column in enumerate(kept.shape.columns) if types.is_nested(arrow_type(column.type))}
+    json = {place for place, column in enumerate(kept.shape.columns) if types.is_nested(kind_of(column.type))}
     connection.load(tables.stage, new, json)
-    for nulls in np.unique(np.asarray(new[NULLS])).tolist():
-        for statement in tables.pair(nulls, all_rows=whole):
-            connection.execute(statement)
+    all_nulls = np.unique(np.asarray(new[NULLS])).tolist()
+    all_rows = whole or kept.shape.merges
+    statements = [tables.pair(nulls, all_rows) for nulls in all_nulls]
+    if kept.shape.merges and not whole:
+        statements += [tables.pair_overlapping(nulls) for nulls in all_nulls]
     if whole:
-        for statement in tables.pair_rest():
-            connection.execute(statement)
+        statements.append(tables.pair_rest())
+    if all_rows:
+        statements.append(tables.leave_same())
+    for statement in statements:
+        connection.execute(statement)
     if kept.changes is not None:
         for statement in tables.log(kept.changes):
             connection.execute(statement, (version,))

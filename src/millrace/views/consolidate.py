@@ -21,7 +21,8 @@ def consolidate(shape: ViewShape, columns: Sequence[pa.Array], diffs: pa.Array) 
     """At most one row a key, sorted by key.
 
     `columns` are those of the shape, with those that are nested as text already. The table has them as c0, c1 and so
-    on; then the diff, and which columns of the key are NULL, as bits.
+    on; then the diff, and which columns of the key are NULL, as bits. Of a shape that merges, a row that a later one
+    overlaps has a diff of -1: it is gone, and so is all that it overlaps.
     """
     columns = list(columns)
     for place in shape.key_places:
@@ -38,8 +39,8 @@ def consolidate(shape: ViewShape, columns: Sequence[pa.Array], diffs: pa.Array) 
         last = np.append(~_same_as_next([table[name] for name in key], len(table)), True)
         table = table.filter(pa.array(last))
         if shape.merges:
-            number = np.asarray(order)[last]
-            table = table.filter(pa.array(~_overlapped(shape, table, number)))
+            gone = _overlapped(shape, table, np.asarray(order)[last])
+            table = table.drop_columns([DIFF]).append_column(DIFF, pa.array(np.where(gone, -1, 1), pa.int16()))
     nulls = np.zeros(len(table), np.int64)
     for bit, name in enumerate(key):
         nulls |= np.asarray(table[name].is_null()).astype(np.int64) << bit
@@ -73,7 +74,6 @@ def _overlapped(shape: ViewShape, table: pa.Table, number: _Ints) -> _Flags:
     """
     rows = len(table)
     start, end = (np.asarray(table[f"c{place}"].cast(pa.int64())) for place in shape.bound_places)
-    comes = np.asarray(table[DIFF]) > 0
     new_group = ~_same_as_next([table[f"c{place}"] for place in shape.group_places], rows)
     group = np.append(0, np.cumsum(new_group))
     gone = np.zeros(rows, np.bool_)
@@ -82,9 +82,7 @@ def _overlapped(shape: ViewShape, table: pa.Table, number: _Ints) -> _Flags:
         other = first + step
         overlap = (group[first] == group[other]) & (start[other] < end[first])
         first, other = first[overlap], other[overlap]
-        # A row that goes has nothing left to do where one comes that overlaps it, be that before or after.
-        gone[first[comes[other] & ((number[first] < number[other]) | ~comes[first])]] = True
-        gone[other[comes[first] & ((number[other] < number[first]) | ~comes[other])]] = True
+        gone[np.where(number[first] < number[other], first, other)] = True
         step += 1
         first = first[first + step < rows]
     return gone

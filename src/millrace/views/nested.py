@@ -1,7 +1,7 @@
 """Values that are made of parts, as JSON text, and back.
 
-Lists are arrays, structs and maps are objects. What JSON has no value for is text: NaN and the infinities (as Spark
-writes them), decimals, times, and bytes in base 64.
+Lists are arrays, structs and maps are objects; the same map is always the same text. What JSON has no value for is
+text: NaN and the infinities (as Spark writes them), decimals, times, and bytes in base 64.
 """
 
 import json
@@ -43,7 +43,7 @@ def _writer(kind: pa.DataType, text: Text) -> Convert:
     """What makes of a value something that JSON has."""
     if types.is_map(kind):
         key, item = _writer(kind.key_type, text), _or_null(_writer(kind.item_type, text))
-        return lambda pairs: {_name(key(name)): item(value) for name, value in pairs}
+        return lambda pairs: dict(sorted((_name(key(name)), item(value)) for name, value in pairs))
     if types.is_list(kind):
         each = _or_null(_writer(kind.value_type, text))
         return lambda values: [each(value) for value in values]

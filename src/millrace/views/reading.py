@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as types
 
-from millrace.model.arrow import arrow_type
 from millrace.model.errors import ModelError, shown, unknown
 from millrace.model.schema import Column, Schema
 from millrace.views.catalog import Catalog
 from millrace.views.dialect import Connection, Dialect, listed, quoted
+from millrace.views.shape import kind_of
 from millrace.views.store import Filter, ForgottenError, Order, Snapshot
 
 _COMPARISONS = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
@@ -92,7 +92,7 @@ def _column(columns: Schema, name: str) -> Column:
 
 def _scalar(column: Column, value: Any) -> pa.Scalar:
     """A value that is compared with a column, of its type."""
-    kind = arrow_type(column.type)
+    kind = kind_of(column.type)
     if types.is_nested(kind):
         raise ModelError(f"{column.name} is {column.type}, which cannot be compared with; ask for it in SQL")
     try:
@@ -115,7 +115,7 @@ def _names(columns: Schema) -> str:
 
 
 def _table(dialect: Dialect, columns: Schema, found: list[Any]) -> pa.Table:
-    kinds = [arrow_type(column.type) for column in columns]
+    kinds = [kind_of(column.type) for column in columns]
     values = list(zip(*found, strict=True)) or [()] * len(kinds)
     arrays = [dialect.column(each, kind) for each, kind in zip(values, kinds, strict=True)]
     return pa.table(arrays, pa.schema(list(zip(columns.names, kinds, strict=True))))

@@ -4,7 +4,11 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+import pyarrow as pa
+
+from millrace.model.arrow import arrow_type
 from millrace.model.errors import ModelError, refuse
 from millrace.model.pane import Mode
 from millrace.model.query import WINDOW_COLUMNS, Query
@@ -97,6 +101,12 @@ def shape_of(name: str, query: Query) -> ViewShape:
     except ModelError as error:
         raise refuse(f"view {name!r}: {error.message}; rename it in the query", query.place) from None
     return shape
+
+
+@lru_cache(1_000)
+def kind_of(type: str) -> pa.DataType:
+    """The Arrow type of an SQL type; parsing it takes long."""
+    return arrow_type(type)
 
 
 def free_names(taken: Iterable[str], wanted: Sequence[str]) -> list[str]:

@@ -8,10 +8,9 @@ rows there are.
 
 from dataclasses import dataclass
 
-from millrace.model.arrow import arrow_type
 from millrace.views.consolidate import DIFF, NULLS
 from millrace.views.dialect import Dialect, listed, quoted
-from millrace.views.shape import ViewShape
+from millrace.views.shape import ViewShape, kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +72,47 @@ class Tables:
             made.append(f"DELETE FROM {table}")
         return made
 
-    def pair(self, nulls: int, all_rows: bool = False) -> list[str]:
+    def pair(self, nulls: int, all_rows: bool = False) -> str:
         """Pair what is new with what is there, for the keys that are NULL in these columns.
 
         Without `all_rows`, only where they differ; with it, what does not differ has a diff of 0.
         """
         row = f"d.{self.dialect.row}"
         same = " AND ".join(f"d.{self._name(place)} {self.dialect.same} s.c{place}" for place in self._rest)
-        is_same = f"({row} IS NOT NULL AND {same})"
-        differs = f"(s.{DIFF} = 1 AND NOT {is_same} OR s.{DIFF} = -1 AND {row} IS NOT NULL)"
+        is_same = f"s.{DIFF} = 1 AND {row} IS NOT NULL AND {same}"
+        does_nothing = f"{is_same} OR s.{DIFF} = -1 AND {row} IS NULL"
         diff = f"CASE WHEN {is_same} THEN 0 ELSE s.{DIFF} END" if all_rows else f"s.{DIFF}"
         old = [f"d.{self._name(place)}" for place in self._rest]
-        paired = (
+        return (
             f"INSERT INTO {self.pairs} SELECT {listed([self._new('s'), *old, diff, row])} "
             f"FROM {self.stage} s LEFT JOIN {self.data} d ON {self._match(self.shape.key_places, nulls)} "
+            f"WHERE s.{NULLS} = {nulls}{'' if all_rows else f' AND NOT ({does_nothing})'}"
+        )
+
+    def pair_overlapping(self, nulls: int) -> str:
+        """Pair rows whose windows overlap those of new ones with nothing, once all that is new is paired.
+
+        As rows of a group do not overlap each other, those are the last that starts at or before the new one, and all
+        that start within it.
+        """
+        start, end = map(self._name, self.shape.bound_places)
+        new_start, new_end = (f"s.c{place}" for place in self.shape.bound_places)
+        group = self._match(self.shape.group_places, nulls)
+        before = f"SELECT max(d.{start}) FROM {self.data} d WHERE {group} AND d.{start} <= {new_start}"
+        overlapping = (
+            f"SELECT d.{self.dialect.row} FROM {self.stage} s JOIN {self.data} d ON {group} "
+            f"AND d.{start} >= coalesce(({before}), {new_start}) AND d.{start} < {new_end} AND d.{end} > {new_start} "
             f"WHERE s.{NULLS} = {nulls}"
         )
-        if all_rows:
-            return [paired]
-        return [f"{paired} AND {differs}", *([self._pair_overlapping(nulls)] if self.shape.merges else [])]
+        return f"{self._pair_gone()} AND d.{self.dialect.row} IN ({overlapping})"
 
-    def pair_rest(self) -> list[str]:
-        """Pair all other rows with nothing, once all that is new is paired, and leave out what does not differ."""
-        none = f"{self.data} d LEFT JOIN {self.pairs} p ON p.place = d.{self.dialect.row} WHERE p.place IS NULL"
-        return [f"{self._pair_gone()} FROM {none}", f"DELETE FROM {self.pairs} WHERE {DIFF} = 0"]
+    def pair_rest(self) -> str:
+        """Pair all other rows with nothing, once all that is new is paired."""
+        return self._pair_gone()
+
+    def leave_same(self) -> str:
+        """Leave out what does not differ."""
+        return f"DELETE FROM {self.pairs} WHERE {DIFF} = 0"
 
     def log(self, changes: str) -> list[str]:
         """Write down what is about to be changed; $1 is the version."""
@@ -135,7 +151,7 @@ class Tables:
 
     @property
     def _types(self) -> list[str]:
-        return [self.dialect.type_of(arrow_type(column.type)) for column in self.shape.columns]
+        return [self.dialect.type_of(kind_of(column.type)) for column in self.shape.columns]
 
     @property
     def _rest(self) -> list[int]:
@@ -152,30 +168,14 @@ class Tables:
         return listed(f"{table}.c{place}" for place in range(len(self.shape.columns.names)))
 
     def _pair_gone(self) -> str:
-        """Pair rows that are there, d, with nothing; a FROM is to follow."""
+        """Pair rows that are there, d, and that are not paired yet, with nothing; another condition may follow."""
+        row = f"d.{self.dialect.row}"
         columns = [*(f"c{place}" for place in self.shape.key_places), *(f"o{place}" for place in self._rest)]
         values = [f"d.{self._name(place)}" for place in (*self.shape.key_places, *self._rest)]
         return (
-            f"INSERT INTO {self.pairs} ({listed([*columns, DIFF, 'place'])}) "
-            f"SELECT {listed([*values, '-1', f'd.{self.dialect.row}'])}"
+            f"INSERT INTO {self.pairs} ({listed([*columns, DIFF, 'place'])}) SELECT {listed([*values, '-1', row])} "
+            f"FROM {self.data} d LEFT JOIN {self.pairs} p ON p.place = {row} WHERE p.place IS NULL"
         )
-
-    def _pair_overlapping(self, nulls: int) -> str:
-        """Pair rows whose windows overlap those of new ones with nothing.
-
-        As rows of a group do not overlap each other, those are the last that starts at or before the new one, and all
-        that start within it.
-        """
-        start, end = map(self._name, self.shape.bound_places)
-        new_start, new_end = (f"s.c{place}" for place in self.shape.bound_places)
-        group = self._match(self.shape.group_places, nulls)
-        before = f"SELECT max(d.{start}) FROM {self.data} d WHERE {group} AND d.{start} <= {new_start}"
-        overlapping = (
-            f"SELECT d.{self.dialect.row} FROM {self.stage} s JOIN {self.data} d ON {group} "
-            f"AND d.{start} >= coalesce(({before}), {new_start}) AND d.{start} < {new_end} AND d.{end} > {new_start} "
-            f"WHERE s.{NULLS} = {nulls} AND s.{DIFF} = 1 AND NOT (d.{start} = {new_start} AND d.{end} = {new_end})"
-        )
-        return f"{self._pair_gone()} FROM {self.data} d WHERE d.{self.dialect.row} IN ({overlapping})"
 
     def _match(self, places: tuple[int, ...], nulls: int) -> str:
         """That a row has the key of a new one. An index finds it by IS NULL and =, but not by what is true of both."""
