@@ -47,7 +47,10 @@ class Process:
 
     def wait_for_batches(self, count: int) -> bool:
         """Wait until so many more micro-batches are done; False if the process ends before."""
-        wanted = self.batches() + count
+        return self.wait_for_batch(self.batches() + count)
+
+    def wait_for_batch(self, wanted: int) -> bool:
+        """Wait until so many micro-batches are done in all; False if the process ends before."""
         deadline = time.monotonic() + PATIENCE
         while self.batches() < wanted:
             if self.is_over():

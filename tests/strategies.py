@@ -169,6 +169,26 @@ def streams(draw: st.DrawFn) -> Stream:
 
 
 @st.composite
+def deduped_streams(draw: st.DrawFn) -> Stream:
+    """A stream with a dedup somewhere, before or after its event time, and steps around it."""
+    stream: Any = memory("input", f"{SCHEMA}, closes TIMESTAMP")
+    if draw(st.booleans()):
+        stream = draw(_steps_on_rows)(stream)
+    by = draw(st.sampled_from([("k",), ("v",), ("k", "v"), ("at", "k")]))
+    timed = draw(st.booleans())
+    if not timed:
+        stream = stream.dedup(*by)
+    stream = stream.event_time("at", **draw(_policies))
+    if timed:
+        stream = stream.dedup(*by, within=draw(st.sampled_from([None, "2s", "10s"])))
+    if draw(st.booleans()):
+        stream = stream.join(NAMES, on="k", how="left")
+    if draw(st.booleans()):
+        stream = stream.where("v <> 7 OR v IS NULL")
+    return cast(Stream, stream)
+
+
+@st.composite
 def micro_batches(draw: st.DrawFn) -> list[Happening]:
     """Bundles as a stream brings them, the clock going on, now and then with nothing new."""
     now, happenings = 0, []

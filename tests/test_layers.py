@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "millrace"
-ORDER = ["model", "log", "edge", "panes", "spark", "views", "live", "server", "testing", "demo", "running", "cli"]
+ORDER = ["model", "log", "edge", "panes", "spark", "views", "live", "server", "testing", "running", "demo", "cli"]
 PURE = ("model", "panes", "live")
 EFFECTS = {
     "pyspark", "py4j", "duckdb", "sqlite3", "psycopg", "socket", "http", "urllib", "subprocess", "threading", "time",
@@ -37,7 +37,7 @@ def test_imports_go_down_the_layers(path: Path) -> None:
         return
     below = ORDER[: ORDER.index(layer) + 1]
     ours = {name.split(".")[1] for name in imports(path) if name.startswith("millrace.")}
-    assert ours - set(below) - {"__version__"} <= ({"demo", "running"} if layer == "cli" else set())
+    assert ours - set(below) - {"__version__"} == set()
 
 
 @pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) in PURE], ids=lambda path: path.stem)

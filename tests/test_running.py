@@ -78,7 +78,8 @@ def rows(place: Place, sql: str) -> list[tuple[Any, ...]]:
 
 def changed(place: Place, view: str, since: int) -> list[dict[str, Any]]:
     with closing(open_store(place.store)) as store:
-        return store.changes(view, since).to_pylist()
+        found: list[dict[str, Any]] = store.changes(view, since).to_pylist()
+    return found
 
 
 COUNTED = "SELECT track, plays FROM minutes ORDER BY window_start, track"

@@ -79,6 +79,11 @@ def test_rows_in_several_partitions(query: Query, fuse: bool, spark: SparkSessio
     assert on_spark(spark, query, ROWS, partitions=3, fuse=fuse) == on_reference(query, ROWS)
 
 
+def test_rows_that_come_again_are_counted_once(spark: SparkSession) -> None:
+    query = TIMED.dedup("k", "v").where("v > 1").group_by("k").window(fixed("10s")).aggregate(all=collect("v"))
+    assert on_spark(spark, query, [*ROWS, *ROWS], partitions=3) == on_reference(query, [*ROWS, *ROWS])
+
+
 def test_what_goes_by_order_of_arrival_keeps_it_within_a_partition(spark: SparkSession) -> None:
     path = fold("v", "", lambda so_far, v: f"{so_far}{v}", type="STRING")
     query = EVENTS.group_by("k").window(windows.count(4)).aggregate(path=path)
@@ -98,7 +103,11 @@ def test_a_row_without_event_time_is_a_dead_letter(fuse: bool, spark: SparkSessi
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        (EVENTS.dedup("k").window(global_()).aggregate(n=count()), r"dedup\(\) does not run on Spark yet"),
+        (
+            EVENTS.where("upper(k) = 'A'").dedup("k").window(global_()).aggregate(n=count()),
+            r"dedup\(\) needs an edge that is fused, and this one is native: ",
+        ),
+        (EVENTS.dedup("k").dedup("v").window(global_()).aggregate(n=count()), r"only one dedup\(\)"),
         (EVENTS.window(global_()).aggregate(n=fold("v", 0, max)), "the type of 'n' is not known"),
         (
             EVENTS.join(table("t", "k STRING, x INT", path="t.csv"), on="k").window(global_()).aggregate(n=count()),

@@ -41,7 +41,7 @@ from millrace.testing.check import STREAM, check_all
 from millrace.testing.stream import Case, Said, drive
 from millrace.views.kept import KeptViews
 from millrace.views.store import open_store
-from strategies import all_windows, drawn, latenesses, micro_batches, modes, query, streams, triggers
+from strategies import all_windows, deduped_streams, drawn, latenesses, micro_batches, modes, query, streams, triggers
 from test_panes import said
 from test_transcripts import DOCUMENTS
 
@@ -64,9 +64,15 @@ def test_transcripts(spark: SparkSession) -> None:
     assert [f"{verdict.document.name}: {verdict.failure}" for verdict in verdicts if not verdict.passed] == []
 
 
-@pytest.mark.parametrize(("fuse", "many"), [(True, 120), (False, 12)], ids=["fused", "native"])
-def test_random_queries_say_what_the_reference_says(fuse: bool, many: int, spark: SparkSession) -> None:
-    parts = st.tuples(micro_batches(), all_windows, triggers, modes, latenesses, streams())
+@pytest.mark.parametrize(
+    ("fuse", "many", "rows"),
+    [(True, 120, streams()), (False, 12, streams()), (True, 40, deduped_streams())],
+    ids=["fused", "native", "deduped"],
+)
+def test_random_queries_say_what_the_reference_says(
+    fuse: bool, many: int, rows: st.SearchStrategy[Any], spark: SparkSession
+) -> None:
+    parts = st.tuples(micro_batches(), all_windows, triggers, modes, latenesses, rows)
     cases = [Case(query(*asked), happenings) for happenings, *asked in drawn(parts, many)]
     for case, found in zip(cases, drive(spark, cases, fuse), strict=True):
         assert not isinstance(found, Exception), (case, found)
@@ -116,6 +122,26 @@ def test_json_files_are_read_once_also_after_a_restart(spark: SparkSession, tmp_
     ]
     assert run(spark, pipeline, tmp_path, store=store) == []
     assert open_store(store).query("SELECT k, total, version FROM totals").rows == [("a", 7, 1)]
+
+
+def test_rows_that_come_again_are_left_out_also_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    once = EVENTS.dedup("k", "v")
+    pipeline = Pipeline(
+        "p",
+        {"counts": once.window(global_()).trigger(on.each()).accumulating().aggregate(n=count(), most=sum_("10 / v"))},
+        [once.to(to_files(str(tmp_path / "out"), "json"))],
+    )
+    first = [row("a", 1, 1), row("a", 1, 2), row("b", 5, 3), row("z", 0, 4)]
+    script = {"events": Script([Happening(first), Happening([*first, row("b", 2, 9)])])}
+    (before, after) = run(spark, pipeline, tmp_path, script)
+    assert [batch[1]["view counts"]["n"].to_pylist() for batch in (before, after)] == [[2], [3]]
+    assert (before[0].dead_letters, after[0].dead_letters) == (1, 0)
+    more = Script([*script["events"].happenings, Happening([row("b", 2, 10), row("c", 1, 11)])])
+    ((_, answers),) = run(spark, pipeline, tmp_path, {"events": more})
+    assert answers["view counts"]["n"].to_pylist() == [4]
+    texts = [path.read_text() for path in sorted((tmp_path / "out").iterdir())]
+    written = [json.loads(line)["k"] for text in texts for line in text.splitlines()]
+    assert written == ["a", "b", "z", "b", "c"]
 
 
 def test_a_limit_of_files_a_batch(spark: SparkSession, tmp_path: Path) -> None:

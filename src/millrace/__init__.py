@@ -7,6 +7,7 @@ appear (triggers, imported as `on`) and how later answers relate to earlier ones
 # The first import of a package binds its name here; the function of that name, below, must come after it.
 import millrace.log  # noqa: F401
 from millrace.edge.explain import explain
+from millrace.log.producer import Producer
 from millrace.model import trigger as on
 from millrace.model import window as windows
 from millrace.model.aggregate import (
@@ -41,6 +42,7 @@ __all__ = [
     "ModelError",
     "Pane",
     "Pipeline",
+    "Producer",
     "Reference",
     "Timing",
     "approx_distinct",

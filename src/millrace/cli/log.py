@@ -35,7 +35,7 @@ def send(
     ] = None,
     producer: Annotated[
         str | None,
-        typer.Option(help="A name by which to know this sending: done again, it adds only what is missing."),
+        typer.Option(help="A name by which to know this sending of the file: done again, it adds what is missing."),
     ] = None,
     create: Annotated[bool, typer.Option("--create", help="Make the topic if it is not there.")] = False,
     unchecked: Annotated[
@@ -56,7 +56,8 @@ def send(
         opened.topic(topic)
         kind = format or ("csv" if file.endswith(".csv") else "json")
         sent = 0
-        done = -1 if producer is None else opened.last(topic, producer)
+        named = None if producer is None else f"{producer} of {file if file == '-' else Path(file).resolve()}"
+        done = -1 if named is None else opened.last(topic, named)
         before = -1 if done is None else done
         began = time.monotonic()
         with _bar(file) as bar:
@@ -67,7 +68,7 @@ def send(
                 values = values if wrong is None else values.slice(0, wrong)
                 keys = None if key is None else keys_of(values, key)
                 if len(values) and number > before:
-                    opened.append(topic, values, keys, producer=producer, sequence=None if producer is None else number)
+                    opened.append(topic, values, keys, producer=named, sequence=None if named is None else number)
                 sent += len(values)
                 bar.update(task, advance=chunk.size)
                 if wrong is not None:
@@ -127,14 +128,13 @@ def list_(
         if not rows and format == "table":
             typer.echo("There are no topics yet; make one: millrace topics create NAME")
             return
-        columns = ("topic", "partitions", "records", "MB", "last", "kept for", "kept up to", "interceptors", "behind")
-        if format == "table":  # without what nobody asked for
-            used = [place for place in range(len(columns)) if any(row[place] not in (None, "") for row in rows)]
-            columns, rows = (
-                tuple(columns[place] for place in used),
-                [tuple(row[place] for place in used) for row in rows],
-            )
-        show(columns, rows, format)
+        named = ("topic", "partitions", "records", "MB", "last", "kept for", "kept up to", "interceptors", "behind")
+        used = [
+            place
+            for place in range(len(named))  # a table is without what nobody asked for
+            if format != "table" or any(row[place] not in (None, "") for row in rows)
+        ]
+        show([named[place] for place in used], [[row[place] for place in used] for row in rows], format)
 
 
 Partitions = Annotated[int, typer.Option(help="In how many parts records are divided, by their key.")]

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.edge.connection import registered
+from millrace.edge.dedup import deduped
 from millrace.edge.sql import CannotFuseError, quoted, to_duckdb
 from millrace.edge.tables import columns_of
 from millrace.model.aggregate import (
@@ -38,6 +39,7 @@ from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.query import Computed, Query
 from millrace.model.schema import is_integer
 from millrace.model.stream import (
+    Dedup,
     EventTime,
     Join,
     Select,
@@ -79,10 +81,17 @@ class _NotInSqlError(CannotFuseError):
 class Fused:
     """One source of a query, or of a plain stream, compiled to statements."""
 
-    def __init__(self, of: Query | Stream, source: Source, tables: Mapping[str, pa.Table] | None = None) -> None:
+    def __init__(
+        self,
+        of: Query | Stream,
+        source: Source,
+        tables: Mapping[str, pa.Table] | None = None,
+        ordered: bool = False,
+    ) -> None:
         """Write the statements. Raises CannotFuseError with the reason if there are none.
 
-        `tables` holds what tables that may change now hold, by name; without it, they are read.
+        `tables` holds what tables that may change now hold, by name; without it, they are read. The rows of a plain
+        stream are in the order of arrival if that is asked for.
         """
         self._given = tables
         self.lifts: str | None = None
@@ -91,7 +100,8 @@ class Fused:
         # Where nothing leaves rows out between the event time and the aggregate, one statement does for both.
         self._tells = isinstance(of, Query) and isinstance(of.stream, EventTime) and not of.stream.estimator.needs_times
         if not isinstance(of, Query):
-            self.statement = f"SELECT {', '.join(map(quoted, of.schema.names))} FROM ({self._staged(source)})"
+            order = f" ORDER BY {_SIDE}, {PLACE}" if ordered else ""
+            self.statement = f"SELECT {', '.join(map(quoted, of.schema.names))} FROM ({self._staged(source)}){order}"
             return
         try:
             self.statement = _aggregated(of, self._staged(source), self._tells)
@@ -230,6 +240,11 @@ class Fused:
 def how(of: Query | Stream, source: Source) -> str:
     """How the edge of a query runs: fused, or natively and why."""
     try:
+        parts = deduped(of)
+        if parts is not None:
+            Fused(parts.above, source, ordered=True)
+            Fused(parts.below, parts.source)
+            return "fused up to the dedup, which one shard does"
         fused = Fused(of, source)
     except CannotFuseError as error:
         return f"native: {error}"
@@ -255,6 +270,8 @@ def _looked_at(node: Stream) -> set[str]:
             return above.union(*(expression.columns for _, expression in columns))
         case Join(on=on):
             return above | set(on)
+        case Dedup(by=by):
+            return above | set(by)
         case EventTime(column=column, estimator=estimator):
             return above | {column} | ({estimator.policy.column} if isinstance(estimator.policy, Punctuated) else set())
     return above

@@ -44,6 +44,8 @@ class State:
     watermark: int = BEGINNING_OF_TIME
     now: int = 0
     dropped: int = 0
+    seen: Store = field(default_factory=Store)
+    """For a dedup: the keys that were there."""
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from millrace.panes.store import Segment, Store, segment_of
 
 FORMAT = 1
 STATE = "state"
+_STORES = ("groups", "arrivals", "seen")
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -80,10 +81,10 @@ def read(fetch: Callable[[str], bytes | None], known: Kept | None = None) -> Kep
         return segment_of(number, rows, bits.astype(np.bool_))
 
     stores = {}
-    for kind in ("groups", "arrivals"):
-        numbers, following = header[kind]
+    for kind in _STORES:
+        numbers, following = header.get(kind, ((), 0))
         stores[kind] = Store(tuple(segment(f"{kind}/{number}", number) for number in numbers), following)
-    state = State(stores["groups"], stores["arrivals"], header["watermark"], header["now"], header["dropped"])
+    state = State(watermark=header["watermark"], now=header["now"], dropped=header["dropped"], **stores)
     return Kept(state, writings)
 
 
@@ -102,20 +103,20 @@ def from_bytes(written: bytes) -> pa.Table:
 
 
 def _segments(state: State) -> list[tuple[str, Segment]]:
-    stores = (("groups", state.groups), ("arrivals", state.arrivals))
-    return [(f"{kind}/{segment.number}", segment) for kind, store in stores for segment in store.segments]
+    return [(f"{kind}/{segment.number}", segment) for kind in _STORES for segment in getattr(state, kind).segments]
 
 
 def _header(state: State, writings: Mapping[str, str]) -> bytes:
-    header = {
+    header: dict[str, object] = {
         "format": FORMAT,
         "writings": writings,
         "watermark": state.watermark,
         "now": state.now,
         "dropped": state.dropped,
-        "groups": [[segment.number for segment in state.groups.segments], state.groups.next_number],
-        "arrivals": [[segment.number for segment in state.arrivals.segments], state.arrivals.next_number],
     }
+    for kind in _STORES:
+        store: Store = getattr(state, kind)
+        header[kind] = [[segment.number for segment in store.segments], store.next_number]
     return json.dumps(header).encode()
 
 

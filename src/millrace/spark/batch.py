@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from millrace.edge.dedup import deduped
 from millrace.log.script import Script
 from millrace.model.duration import END_OF_TIME
 from millrace.model.pipeline import Pipeline
@@ -22,9 +23,10 @@ from millrace.panes.advance import Panes, State
 from millrace.panes.blobs import from_bytes, to_bytes
 from millrace.panes.grouping import identify
 from millrace.panes.store import stack
+from millrace.spark.dedup import Deduplicating
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import Gathered, gather
-from millrace.spark.messages import FROM_SHARD, NO_PART, PANES, PARTIALS
+from millrace.spark.messages import DEAD, DEAD_LETTERS, FROM_SHARD, NO_PART, PANES, PARTIALS, ROWS
 from millrace.spark.outputs import check_sources, of_views, parts_of, writers_of
 from millrace.spark.plan import DEFAULT_LOG, Packed, Plan
 from millrace.spark.session import labels_of, streaming
@@ -101,18 +103,27 @@ def _answering(packed: Packed) -> Callable[[pa.Table], pa.Table]:
         through, ordered = ordered.filter(pa.array(passed)), ordered.filter(pa.array(~passed))
         made = []
         for number in pc.unique(ordered["part"]).to_pylist():
-            query = packed.plan.parts[number].of
-            assert isinstance(query, Query)
+            part = packed.plan.parts[number]
             mine = ordered.filter(pc.equal(ordered["part"], number))
             partials = [from_bytes(each) for each in mine["payload"].to_pylist() if each is not None]
-            if partials:
-                panes = Panes(query)
-                _, said = panes.advance(State(), stack(partials), END_OF_TIME, 0)
-                if not said:
-                    continue
+            about = {"shard": mine["shard"][0].as_py(), "place": 0}
+            parts = deduped(part.of)
+            if parts is not None:
+                passed = Deduplicating(part.name, parts).take(State(), partials)
+                partials = passed.tables
+                if passed.letters:
+                    letters = to_bytes(pa.Table.from_pylist(passed.letters, DEAD_LETTERS))
+                    made.append({**about, "part": NO_PART, "kind": DEAD, "payload": letters})
+            if not partials:
+                continue
+            if not isinstance(part.of, Query):
+                made.append({**about, "part": number, "kind": ROWS, "payload": to_bytes(stack(partials))})
+                continue
+            panes = Panes(part.of)
+            _, said = panes.advance(State(), stack(partials), END_OF_TIME, 0)
+            if said:
                 last = _last(stack(said), panes.keys)
-                made.append({"shard": mine["shard"][0].as_py(), "part": number, "place": 0, "kind": PANES,
-                             "payload": to_bytes(last)})  # fmt: skip
+                made.append({**about, "part": number, "kind": PANES, "payload": to_bytes(last)})
         return pa.concat_tables([through, pa.Table.from_pylist(made, through.schema)])
 
     return answer

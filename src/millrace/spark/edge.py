@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from millrace.edge.connection import ROW_ERRORS
 from millrace.edge.decode import JsonDecoder
+from millrace.edge.dedup import deduped
 from millrace.edge.fused import PLACE, Fused, columns_read
 from millrace.log.bundle import Bundle, Split, Times
 from millrace.model.arrow import arrow_type
@@ -35,6 +36,8 @@ from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_PART, PARTIALS, ROWS,
 from millrace.spark.plan import Packed, Part, Plan
 from millrace.spark.snapshots import read_snapshot
 
+DEDUP_SHARD = 0
+"""The shard that does the dedup of an output that has one, and all that comes after it."""
 _ROW_BY_ROW = 512
 """From how few rows on the bad ones are looked for one by one."""
 
@@ -88,6 +91,7 @@ class Edge:
         self.plan = plan
         self._panes = [Panes(part.of) if isinstance(part.of, Query) else None for part in plan.parts]
         fused = [(number, plan.parts[number]) for number in plan.fused]
+        self._deduped = {number for number, part in fused if deduped(part.of) is not None}
         self._readers = [Reading(fused, source, tables) for source in plan.sources]
 
     def messages(self, splits: Sequence[tuple[int, Split]], times: dict[int, Times], task: int) -> list[Message]:
@@ -110,7 +114,11 @@ class Edge:
         for number, made in sent.items():
             panes = self._panes[number]
             told = Told(times[number], made.seen)
-            if panes is None:
+            if number in self._deduped:
+                rows_before = stack(made.rows) if made.rows else None
+                payload = None if rows_before is None else to_bytes(rows_before)
+                yield Message(DEDUP_SHARD, number, place, PARTIALS, told.to_json(), payload)
+            elif panes is None:
                 for table in made.rows:
                     place += 1
                     if len(table):
@@ -160,12 +168,14 @@ class Taker:
     def __init__(self, number: int, part: Part, source: Source, tables: Mapping[str, pa.Table]) -> None:
         """Compile the statement. Raises CannotFuseError if there is none."""
         self.number = number
-        self._part, self._source = part, source
-        self._fused = Fused(part.of, source, tables)
+        parts = deduped(part.of)
+        self._of = part.of if parts is None else parts.above
+        self._source = source
+        self._fused = Fused(self._of, source, tables, ordered=parts is not None)
         node = self._fused.event_time
         nodes = [id(each) for each in event_times(part.stream)]
         self._node = None if node is None else nodes.index(id(node))
-        self._panes = Panes(part.of) if isinstance(part.of, Query) and self._fused.lifts else None
+        self._panes = Panes(self._of) if isinstance(self._of, Query) and self._fused.lifts else None
 
     def take(self, rows: pa.Table, sent: Sent, letters: Letters) -> None:
         """Take in rows, by pieces if that is what it takes."""
@@ -211,13 +221,13 @@ class Taker:
     def _without_value(self, rows: pa.Table) -> dict[int, str]:
         """The rows that the reference has no value for, and why."""
         tables = {name: table.to_pylist() for name, table in self._fused.looked_up.items()}
-        slow = Rows(self._part.stream, tables, 0)
+        slow = Rows(self._of.stream if isinstance(self._of, Query) else self._of, tables, 0)
         bad = {}
         for row in rows.to_pylist():
             place = row.pop(PLACE)
             for made in slow.take([row], self._source.name, BEGINNING_OF_TIME, 0):
-                if isinstance(self._part.of, Query):
-                    slow.arguments(made, self._part.of.computed)
+                if isinstance(self._of, Query):
+                    slow.arguments(made, self._of.computed)
             if slow.dead:
                 bad[place] = slow.dead[0].reason
                 slow.dead.clear()

@@ -19,6 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from millrace.edge.fused import how
 from millrace.edge.tables import columns_of
 from millrace.log.bundle import Times, together
 from millrace.model.duration import BEGINNING_OF_TIME
@@ -37,6 +38,7 @@ from millrace.model.stream import (
     event_times,
     find_event_time,
     parents,
+    sources,
 )
 from millrace.model.watermark import Percentile, Punctuated, Seen
 from millrace.model.window import Custom
@@ -130,8 +132,13 @@ def _frame(spark: SparkSession, plan: Plan, stream: Stream, part: Part, frames: 
             times = {_NODE: f.lit(node), _TIME: f.unix_micros(_column(column)), _CLOSED: closed.cast("bigint")}
             return first.withColumns(times)
         case Dedup():
-            raise refuse("dedup() does not run on Spark yet", stream.place)
+            raise refuse(f"dedup() needs an edge that is fused, and this one is {_why(part)}", stream.place)
     raise TypeError(f"{type(stream).__name__} is not a kind of stream")
+
+
+def _why(part: Part) -> str:
+    ways = [how(part.of, source) for source in sources(part.stream)]
+    return next((way for way in ways if way.startswith("native")), "told not to be")
 
 
 def _as_of(join: Join, rows: DataFrame, small: DataFrame, since: str) -> DataFrame:

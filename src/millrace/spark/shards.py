@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from millrace.edge.dedup import deduped
 from millrace.log.bundle import together
 from millrace.model.query import Query
 from millrace.model.stream import event_times
@@ -24,7 +26,18 @@ from millrace.panes.advance import Panes, State
 from millrace.panes.blobs import Changes, Kept, from_bytes, to_bytes
 from millrace.panes.store import stack
 from millrace.spark.crash import reach
-from millrace.spark.messages import NO_PART, PANES, PARTIALS, STATUS, Message, Told
+from millrace.spark.dedup import Deduplicating
+from millrace.spark.messages import (
+    DEAD,
+    DEAD_LETTERS,
+    NO_PART,
+    PANES,
+    PARTIALS,
+    ROWS,
+    STATUS,
+    Message,
+    Told,
+)
 from millrace.spark.plan import Packed, Part, Plan
 
 _TIME = "time"
@@ -56,44 +69,65 @@ class Status:
     """How many seconds of a core the micro-batch took."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Advanced:
+    """An output of a shard after a micro-batch."""
+
+    state: State
+    progress: tuple[Progress, ...]
+    said: pa.Table | None
+    """Its panes, or the rows of a plain stream; None if there are none."""
+    letters: list[dict[str, Any]]
+
+
 class PartPanes:
-    """One query of a plan, made ready to be advanced by messages."""
+    """One output of a plan that has state, made ready to be advanced by messages."""
 
     def __init__(self, number: int, part: Part) -> None:
-        """Compile the query."""
-        assert isinstance(part.of, Query)
+        """Compile it."""
         self.number, self.name = number, part.name
-        self._panes = Panes(part.of)
+        self.says = PANES if isinstance(part.of, Query) else ROWS
+        parts = deduped(part.of)
+        self._dedup = None if parts is None else Deduplicating(part.name, parts)
+        self._panes = Panes(part.of) if isinstance(part.of, Query) else None
         self._nodes = [node.estimator for node in event_times(part.stream)]
 
-    def advance(
-        self, before: Held | None, messages: Sequence[Message]
-    ) -> tuple[State, tuple[Progress, ...], bytes | None]:
-        """Take in what tasks sent: the state after it, and the panes if there are any."""
+    def advance(self, before: Held | None, messages: Sequence[Message]) -> Advanced:
+        """Take in what tasks sent."""
         told = [Told.from_json(message.told or "") for message in messages]
         times = together([each.times for each in told])
         state = State(now=times.before) if before is None else before.kept.state
         progress = tuple(Progress(active=times.before) for _ in self._nodes) if before is None else before.progress
         sent = [from_bytes(message.payload) for message in messages if message.payload is not None]
         seen = [sum((each.seen[n] for each in told if n in each.seen), Seen()) for n in range(len(self._nodes))]
+        letters: list[dict[str, Any]] = []
+        if self._dedup is not None:
+            passed = self._dedup.take(state, sent)
+            state, sent, letters = passed.state, passed.tables, passed.letters
+            seen = [passed.seen] if passed.seen is not None and self._nodes else seen
         nodes = zip(self._nodes, progress, seen, strict=True)
         now = max(state.now, times.now)
         progress = tuple(estimator.observe(so_far, bundle, now) for estimator, so_far, bundle in nodes)
         watermark = state.watermark if times.watermark is None else times.watermark
         if times.watermark is None and self._nodes:
             watermark = combine(list(zip(self._nodes, progress, strict=True)), times.now)
-        state, tables = self._panes.advance(state, stack(sent) if sent else None, watermark, times.now)
+        if self._panes is None:
+            state, tables = replace(state, watermark=max(state.watermark, watermark), now=now), sent
+        else:
+            state, tables = self._panes.advance(state, stack(sent) if sent else None, watermark, times.now)
         said = [table for table in tables if len(table)]
-        return state, progress, to_bytes(stack(said)) if said else None
+        return Advanced(state, progress, stack(said) if said else None, letters)
 
 
 class Shard:
     """All queries of a plan, for the keys of one shard."""
 
     def __init__(self, plan: Plan) -> None:
-        """Compile the queries."""
+        """Compile what has state."""
         self._parts = {
-            number: PartPanes(number, part) for number, part in enumerate(plan.parts) if isinstance(part.of, Query)
+            number: PartPanes(number, part)
+            for number, part in enumerate(plan.parts)
+            if isinstance(part.of, Query) or deduped(part.of) is not None
         }
 
     def advance(
@@ -112,14 +146,18 @@ class Shard:
             part = self._parts[number]
             before = read(part.name, known.get(part.name))
             reach("state read")
-            state, progress, panes = part.advance(before, sent)
+            after = part.advance(before, sent)
+            state = after.state
             kept, changes = blobs.write(None if before is None else before.kept, state, uuid.uuid4().hex)
-            times = json.dumps([asdict(each) for each in progress]).encode()
+            times = json.dumps([asdict(each) for each in after.progress]).encode()
             write(part.name, replace(changes, put={**changes.put, _TIME: times}))
-            known[part.name] = Held(kept, progress)
+            known[part.name] = Held(kept, after.progress)
             reach("state written")
-            if panes is not None:
-                yield Message(sent[0].shard, number, 0, PANES, payload=panes)
+            if after.said is not None:
+                yield Message(sent[0].shard, number, 0, part.says, payload=to_bytes(after.said))
+            if after.letters:
+                letters = pa.Table.from_pylist(after.letters, DEAD_LETTERS)
+                yield Message(sent[0].shard, NO_PART, 0, DEAD, payload=to_bytes(letters))
             status = Status(
                 number, state.watermark, state.now, len(state.groups), _size(state), state.dropped,
                 time.process_time() - began,
@@ -192,4 +230,6 @@ def _known(run: str, shard: int) -> dict[str, Held]:
 
 
 def _size(state: State) -> int:
-    return sum(segment.rows.nbytes for store in (state.groups, state.arrivals) for segment in store.segments)
+    return sum(
+        segment.rows.nbytes for store in (state.groups, state.arrivals, state.seen) for segment in store.segments
+    )

@@ -16,7 +16,7 @@ from millrace.model.pane import Pane, Timing
 from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
 from millrace.model.rows import DeadLetter
-from millrace.model.stream import Source, Stream, Union
+from millrace.model.stream import with_sources
 from millrace.model.window import GLOBAL_WINDOW, Count, Global, Row, Window
 from millrace.spark import session, stream
 from millrace.spark.answers import schema_of
@@ -162,15 +162,7 @@ def _case(transcript: Transcript) -> Case:
 
 def renamed(query: Query, name: str) -> Query:
     """A query whose only source is called something else."""
-    return replace(query, stream=_renamed(query.stream, name))
-
-
-def _renamed(node: Stream, name: str) -> Any:
-    if isinstance(node, Source):
-        return replace(node, name=name)
-    if isinstance(node, Union):
-        return replace(node, parents=tuple(_renamed(parent, name) for parent in node.parents))
-    return replace(node, parent=_renamed(node.parent, name))  # type: ignore[attr-defined,type-var]
+    return replace(query, stream=with_sources(query.stream, lambda source: replace(source, name=name)))
 
 
 @cache

@@ -1,0 +1,154 @@
+"""Makes the records of the examples, the same each time: `python examples/make_data.py`.
+
+Each example has two files: what comes first, and what comes later, with some that were held up on the way. Within a
+file, records are a few seconds out of order.
+"""
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+FOLDER = Path(__file__).parent / "data"
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+TRACKS = (
+    "Millstream", "Watershed", "Undertow", "Headrace", "Tailrace", "Spillway", "Penstock", "Backwater", "Meander",
+    "Oxbow", "Riffle", "Delta", "Estuary", "Levee",
+)  # fmt: skip
+
+Events = list[tuple[float, dict[str, Any]]]
+"""When each was, in seconds after noon, and what it says."""
+
+
+def ads() -> dict[str, str]:
+    """Five minutes of ads; ad 7 is of no campaign, some who look are bots, and one record is broken."""
+    chance, events = Random(1), Events()
+    for _ in range(220):
+        second, ad, bot = chance.uniform(0, 300), chance.randint(1, 7), chance.random() < 0.1
+        events.append((second, {"ad": ad, "kind": "impression", "bot": bot}))
+        if chance.random() < 0.05 * ad:
+            events.append((second + chance.uniform(1, 20), {"ad": ad, "kind": "click", "bot": bot}))
+    events.append((100, {"ad": "banner", "kind": "impression", "bot": False}))
+    campaigns = "ad,campaign\n1,spring\n2,spring\n3,spring\n4,bicycles\n5,bicycles\n6,tea\n"
+    return {**files("ads", chance, events, until=200), "campaigns.csv": campaigns}
+
+
+def plays() -> dict[str, str]:
+    """Three and a half hours of music; some plays are too short to count."""
+    chance, events = Random(2), Events()
+    for _ in range(420):
+        track = TRACKS[int(len(TRACKS) * chance.random() ** 2)]
+        play = {"user": f"user-{chance.randint(1, 40):02}", "track": track, "ms": chance.randint(5_000, 290_000)}
+        events.append((chance.uniform(0, 3.5 * 3600), play))
+    return files("plays", chance, events, until=2.2 * 3600)
+
+
+def hashtags() -> dict[str, str]:
+    """Forty minutes of hashtags; one of them rises."""
+    chance, events = Random(3), Events()
+    for _ in range(320):
+        second = chance.uniform(0, 2400)
+        rises = chance.random() < second / 6000
+        tag = "flood" if rises else f"{chance.choice(['tea', 'cats', 'rain', 'chess', 'bread'])}"
+        if chance.random() < 0.25:
+            tag = f"rare{chance.randint(1, 60)}"
+        events.append((second, {"tag": tag, "user": f"user-{chance.randint(1, 90):02}"}))
+    return files("hashtags", chance, events, until=1500)
+
+
+def page_views() -> dict[str, str]:
+    """Four hours of users; Eve is in no table. Ann pays from 13:00 on, and Bob no more from 14:00 on."""
+    chance, events = Random(13), Events()
+    for user in ("ann", "bob", "cal", "dee"):
+        second = chance.uniform(0, 600)
+        while second < 4 * 3600:
+            events.append((second, {"user": user, "page": chance.choice(["home", "search", "cart", "help"])}))
+            second += chance.uniform(20, 300) if chance.random() < 0.9 else chance.uniform(1900, 2900)
+    events += [(300, {"user": "eve", "page": "home"}), (3300, {"user": "eve", "page": "cart"})]
+    users = "user,since,plan\nann,2026-01-01T00:00:00Z,free\nbob,2026-01-01T00:00:00Z,paid\n"
+    users += "cal,2026-01-01T00:00:00Z,free\ndee,2026-02-01T00:00:00Z,trial\n"
+    later = "ann,2026-03-02T13:00:00Z,paid\nbob,2026-03-02T14:00:00Z,free\n"
+    made = files("page_views", chance, events, until=3500)
+    between = line(1800, {"user": "eve", "page": "search"})
+    return {
+        **made,
+        "page_views_late.json": made["page_views_late.json"] + between,
+        "users.csv": users,
+        "users_later.csv": later,
+    }
+
+
+def payments() -> dict[str, str]:
+    """An hour of cards: one is used in a hurry, one in two places at once, one for too much."""
+    chance, events = Random(5), Events()
+    for _ in range(200):
+        card = f"card-{chance.randint(1, 90):02}"
+        paid = {"card": card, "cents": chance.randint(200, 9000), "country": "NO"}
+        events.append((chance.uniform(0, 3600), paid))
+    for place in range(7):
+        events.append((1800 + 20 * place, {"card": "card-hurried", "cents": 999, "country": "NO"}))
+    for second, country in ((600, "SE"), (840, "BR"), (3000, "SE")):
+        events.append((second, {"card": "card-twice", "cents": 12050, "country": country}))
+    for second in (2100, 2400):
+        events.append((second, {"card": "card-dear", "cents": 89900, "country": "FI"}))
+    made = files("payments", chance, events, until=2200)
+    lost = line(-7200, {"card": "card-lost", "cents": 500000, "country": "NO"})
+    return {**made, "payments_late.json": made["payments_late.json"] + lost}
+
+
+def readings() -> dict[str, str]:
+    """Four minutes of two halls with three sensors each. Hall B falls silent; a sensor of hall A gets hot."""
+    made: dict[str, str] = {}
+    for hall, ends in (("a", 240), ("b", 100)):
+        chance, events = Random(f"hall {hall}"), Events()
+        for number in range(1, 4):
+            for second in range(number, ends, 7):
+                heat = min(60, max(0, second - 40)) if (hall, number) == ("a", 2) else 0
+                celsius = round(21 + chance.uniform(-1.5, 1.5) + heat, 1)
+                events.append((second, {"sensor": f"{hall}{number}", "celsius": celsius}))
+        if hall == "b":
+            events.append((50, {"sensor": "b1", "celsius": "fault"}))
+        made |= files(f"hall_{hall}", chance, events, until=130)
+    del made["hall_b_late.json"]
+    return made
+
+
+def files(name: str, chance: Random, events: Events, until: float) -> dict[str, str]:
+    """The first file, up to a time, and the late one: what is after it, and one in twelve of those before."""
+    first, late = Events(), Events()
+    for event in events:
+        (first if event[0] < until and chance.random() > 1 / 12 else late).append(event)
+    return {f"{name}.json": lines(chance, first), f"{name}_late.json": lines(chance, late)}
+
+
+def lines(chance: Random, events: Events) -> str:
+    """Events in the order in which they arrive."""
+    arrived = sorted(events, key=lambda event: event[0] + chance.uniform(0, 8))
+    return "".join(line(second, fields) for second, fields in arrived)
+
+
+def line(second: float, fields: dict[str, Any]) -> str:
+    """An event as a record."""
+    at = NOON + timedelta(seconds=int(second))
+    return json.dumps({**fields, "at": at.strftime("%Y-%m-%dT%H:%M:%SZ")}) + "\n"
+
+
+def make() -> dict[str, str]:
+    """What each file holds."""
+    made: dict[str, str] = {}
+    for kind in (ads, plays, hashtags, page_views, payments, readings):
+        made |= kind()
+    return made
+
+
+def write(made: Iterable[tuple[str, str]]) -> None:
+    """Write the files."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in made:
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(make().items())

@@ -1,0 +1,69 @@
+"""A dedup in its shard: rows as the edge sends them in, what is left of an output's work done to those that stay."""
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.edge.dedup import Deduped
+from millrace.log.bundle import Bundle
+from millrace.model.stream import find_event_time
+from millrace.model.watermark import Seen
+from millrace.panes.advance import State
+from millrace.panes.dedup import first_seen
+from millrace.panes.store import stack
+from millrace.spark.edge import Reading, Sent
+from millrace.spark.plan import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What became of the rows of a micro-batch."""
+
+    state: State
+    tables: list[pa.Table]
+    """Partials; for a plain stream, its rows."""
+    seen: Seen | None
+    """What the rows that stay show of event time; None if that was told before the dedup."""
+    letters: list[dict[str, Any]]
+
+
+class Deduplicating:
+    """The dedup of an output, and what comes after it, made ready."""
+
+    def __init__(self, name: str, parts: Deduped) -> None:
+        """Compile what comes after."""
+        self._parts = parts
+        self._reading = Reading([(0, Part(name, parts.below))], parts.source, {})
+
+    def take(self, state: State, sent: Sequence[pa.Table]) -> Passed:
+        """Take in the rows that tasks sent, in order."""
+        if not sent:
+            return Passed(state, [], None if self._parts.is_timed_above else Seen(), [])
+        rows = stack(sent)
+        dedup = self._parts.dedup
+        timed = find_event_time(self._parts.above)
+        at = np.zeros(len(rows), np.int64) if timed is None else rows[timed.column].cast(pa.int64()).to_numpy()
+        keys = [rows[name].combine_chunks() for name in dedup.by]
+        seen, first = first_seen(state.seen, keys, at, dedup.within, state.watermark)
+        made = Sent()
+        kept = _Kept(rows.take(pa.array(first)))
+        letters = self._reading.take(kept.read(), kept, {0: made})
+        told = None if self._parts.is_timed_above else made.seen.get(0, Seen())
+        return Passed(replace(state, seen=seen), made.rows, told, letters)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The rows that stay, as a split, for the letters of those that then fail."""
+
+    rows: pa.Table
+
+    @property
+    def size(self) -> int:
+        return int(self.rows.nbytes)
+
+    def read(self, wanted: Container[str] | None = None) -> Bundle:
+        return Bundle("rows after dedup", np.arange(len(self.rows)), rows=self.rows)

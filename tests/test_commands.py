@@ -1,0 +1,184 @@
+"""The commands that need no Spark: topics, send, tail, query, views, init, status; and what they say of mistakes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from millrace import Pipeline, count, fixed, memory
+from millrace.cli import app
+from millrace.log.topics import Log
+from millrace.spark.answers import arrow_schema, schema_of
+from millrace.spark.writers import Commit
+from millrace.views.kept import KeptViews
+from millrace.views.store import open_store
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def ran(*command: str, given: str | None = None) -> str:
+    result = CliRunner().invoke(app, command, input=given)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refused(*command: str, given: str | None = None) -> str:
+    result = CliRunner().invoke(app, command, input=given)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return result.output
+
+
+def lines(many: int, start: int = 0) -> str:
+    return "".join(json.dumps({"user": f"u{n % 3}", "n": n}) + "\n" for n in range(start, start + many))
+
+
+def kept(topic: str = "plays") -> list[str]:
+    log = Log(".millrace/log.db")
+    read = [log.read(topic, part, 0, end)["value"] for part, end in enumerate(log.ends(topic))]
+    return [value.as_py().decode().strip() for column in read for value in column]
+
+
+def test_records_are_sent_and_seen(here: Path) -> None:
+    (here / "plays.json").write_text(lines(25))
+    ran("topics", "create", "plays", "--partitions", "2")
+    assert "sent 25 records to plays" in ran("send", "plays", "plays.json", "--key", "user")
+    assert sorted(json.loads(value)["n"] for value in kept()) == list(range(25))
+    assert len(ran("tail", "plays", "-n", "3").splitlines()) == 3
+    assert len(ran("tail", "plays", "--from", "earliest").splitlines()) == 25
+    assert ran("tail", "plays", "--from", "latest") == ""
+    (whole,) = ran("tail", "plays", "-n", "1", "--whole").splitlines()
+    assert set(json.loads(whole)) == {"partition", "offset", "time", "key", "headers", "value"}
+    assert json.loads(ran("topics", "--format", "json"))["records"] == 25
+
+
+def test_what_is_piped_in_is_sent() -> None:
+    assert "sent 3 records" in ran("send", "plays", "--create", given=lines(3))
+    assert len(kept()) == 3
+
+
+def test_rows_of_csv_are_objects_of_text(here: Path) -> None:
+    (here / "plays.csv").write_text('user,ms\nann,007\n"bob, jr",\n')
+    ran("send", "plays", "plays.csv", "--create")
+    assert [json.loads(value) for value in kept()] == [{"user": "ann", "ms": "007"}, {"user": "bob, jr", "ms": None}]
+
+
+def test_a_line_that_is_no_object_stops_sending_and_says_where(here: Path) -> None:
+    (here / "plays.json").write_text(lines(2) + "[1]\n" + lines(1))
+    ran("topics", "create", "plays")
+    said = refused("send", "plays", "plays.json")
+    assert "line 3 of plays.json is not a JSON object: '[1]'; the 2 records before it were sent" in said
+    assert len(kept()) == 2
+    ran("send", "plays", "plays.json", "--unchecked")
+    assert len(kept()) == 6
+
+
+def test_sending_again_with_a_name_adds_only_what_is_missing(here: Path) -> None:
+    file = here / "plays.json"
+    file.write_text(lines(300_000))
+    ran("topics", "create", "plays")
+    command = [sys.executable, "-m", "millrace", "send", "plays", "plays.json", "--producer", "import"]
+    for _ in range(3):  # killed in the middle, as it happens
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        log = Log(".millrace/log.db")
+        before = log.ends("plays")
+        while log.ends("plays") == before and process.poll() is None:
+            pass
+        process.kill()
+        process.wait()
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    assert [json.loads(value)["n"] for value in kept()] == list(range(300_000))
+
+
+def test_interceptors_are_done_in_turn() -> None:
+    steps = ["add:region=eu", "rename:n=number", "drop:user", "keep:number >= 1; number BIGINT"]
+    ran("topics", "create", "plays", *(part for step in steps for part in ("--intercept", step)))
+    ran("send", "plays", given=lines(3))
+    assert [json.loads(value) for value in kept()] == [{"number": n, "region": "eu"} for n in (1, 2)]
+    assert "keep" in ran("topics")
+    ran("topics", "change", "plays", "--max-age", "7d")
+    assert json.loads(ran("topics", "--format", "json"))["kept for"] == "7d"
+    ran("topics", "remove", "plays")
+    assert "There are no topics yet" in ran("topics")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["send", "play"], "did you mean 'plays'?"),
+        (["send", "plays", "nowhere.json"], "there is no file nowhere.json"),
+        (["send", "plays", "--format", "xml"], "unknown format 'xml'"),
+        (["topics", "create", "plays"], "is there already"),
+        (["topics", "create", "a b"], "a b"),
+        (["topics", "create", "other", "--partitions", "0"], "0"),
+        (["topics", "create", "other", "--intercept", "shout:loud"], "--intercept is add:"),
+        (["topics", "create", "other", "--max-age", "soon"], "soon"),
+        (["tail", "plays", "--from", "yesterday"], "--from is earliest, latest"),
+        (["query", "SELECT 1"], "run a pipeline that has views first"),
+        (["query", "SELECT 1", "--store", "mysql://x"], "unknown store 'mysql'"),
+        (["run", "nowhere.py"], "there is no file nowhere.py"),
+        (["init", "a-b"], "a project is named with letters"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(command: list[str], said: str) -> None:
+    ran("topics", "create", "plays")
+    assert said in refused(*command, given="")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_to(here: Path) -> None:
+    here.chmod(0o500)
+    assert "cannot" in refused("topics", "create", "plays")
+
+
+def test_a_log_that_is_none(here: Path) -> None:
+    (here / "log.db").write_text("This is not a database, and never was one.")
+    assert "log.db" in refused("topics", "--log", "log.db")
+    assert "log.db" in refused("send", "plays", "--log", "log.db", given=lines(1))
+
+
+def test_views_are_asked_in_sql(here: Path) -> None:
+    timed = memory("events", "k STRING, at TIMESTAMP").event_time("at", delay="0s").group_by("k")
+    hourly = timed.window(fixed("1h")).aggregate(n=count())
+    store = open_store(".millrace/views.db")
+    row = {"k": "a, b", "window_start": 0, "window_end": 1, "n": 5, "diff": 1, "timing": "on-time", "index": 0}
+    answers = pa.Table.from_pylist([{**row, "last": True}], arrow_schema(schema_of(hourly)))
+    KeptViews(store, Pipeline("p", {"hourly": hourly})).write({"hourly": answers}, Commit("p", "c", 0), once=True)
+    store.close()
+    assert ran("query", "SELECT k, n FROM hourly", "--format", "csv") == 'k,n\n"a, b",5\n'
+    assert json.loads(ran("query", "SELECT k, n FROM hourly", "--format", "json")) == {"k": "a, b", "n": 5}
+    assert "│ a, b │ 5 │" in ran("query", "SELECT k, n FROM hourly")
+    assert json.loads(ran("views", "--format", "json"))["view"] == "hourly"
+    assert "did you mean 'hourly'" in refused("query", "SELECT * FROM hourli")
+    assert "read" in refused("query", "DELETE FROM hourly")
+    assert ran("query", "SELECT n FROM hourly", "--format", "csv") == "n\n5\n"
+    slow = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r"
+    assert "0.2" in refused("query", slow, "--seconds", "0.2")
+
+
+def test_a_project_that_works_is_made(here: Path) -> None:
+    assert "millrace send plays plays.json" in ran("init", "charts")
+    assert {path.name for path in (here / "charts").iterdir()} == {"charts.py", "plays.json", "README.md"}
+    assert "is there already" in refused("init", "charts")
+    assert "fused" in ran("explain", "charts/charts.py")
+
+
+def test_status_without_pipelines() -> None:
+    assert "No pipeline has run" in ran("status")
+
+
+def test_every_command_has_help_with_an_example_or_a_reason() -> None:
+    text = ran("--help")
+    for command in ("init", "run", "send", "tail", "topics", "query", "views", "replay", "savepoint", "status", "check",
+                    "explain", "bench", "serve", "demo"):  # fmt: skip
+        assert f" {command} " in text
+        assert len(ran(command, "--help")) > 200

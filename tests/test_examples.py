@@ -1,0 +1,397 @@
+"""The examples, by the commands that their docstrings say, against answers computed in plain Python."""
+
+import ast
+import csv
+import json
+import os
+import runpy
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, TypeAlias
+
+import pytest
+from pyspark.sql import SparkSession
+
+from millrace.cli import app
+from millrace.log.topics import Log
+from millrace.running.status import all_under
+from millrace.spark import session as sessions
+from millrace.views.store import open_store
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+DATA = EXAMPLES / "data"
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "make_data")
+MINUTE, HOUR = 60, 3600
+
+Record: TypeAlias = dict[str, Any]
+
+
+def blocks(example: str) -> list[list[str]]:
+    """The commands in the docstring of an example, as they are written, in groups with words between them."""
+    found: list[list[str]] = [[]]
+    text = ast.get_docstring(ast.parse((EXAMPLES / f"{example}.py").read_text(encoding="utf-8")))
+    for line in (text or "").splitlines():
+        if line.startswith("        "):
+            found[-1][-1] += f"\n{line}"
+        elif line.startswith("    "):
+            found[-1].append(line.strip())
+        elif line and found[-1]:
+            found.append([])
+    return [block for block in found if block]
+
+
+def test_each_example_is_described() -> None:
+    table = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"({name}.py)" not in table] == []
+    for name in NAMES:
+        assert any(f"millrace run examples/{name}.py" in command for block in blocks(name) for command in block), name
+
+
+def test_the_records_are_what_the_script_makes() -> None:
+    made = runpy.run_path(str(EXAMPLES / "make_data.py"))["make"]()
+    assert {path.name: path.read_text(encoding="utf-8") for path in DATA.iterdir()} == made
+
+
+# --- Commands -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to try the examples in, as if it were the root of the repository."""
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    monkeypatch.chdir(tmp_path)
+    for name in ("MILLRACE_LOG", "MILLRACE_STORE"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def on_spark(here: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands run in this process, on the one Spark of all tests."""
+    monkeypatch.setattr(sessions, "start", lambda *_: spark)
+    monkeypatch.setattr(sessions, "stop", lambda _: None)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to run a file adds its folder
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+
+
+def do(commands: Iterable[str]) -> None:
+    for command in commands:
+        words = shlex.split(command)
+        if words[0] == "millrace":
+            assert not app(words[1:], standalone_mode=False), command
+        else:
+            subprocess.run(command, shell=True, check=True, stdout=subprocess.DEVNULL)
+
+
+def asked(sql: str) -> list[tuple[Any, ...]]:
+    with closing(open_store(".millrace/views.db")) as store:
+        return store.query(sql).rows
+
+
+# --- Records, and windows computed from them ------------------------------------------------------
+
+
+def sent(*files: str) -> list[Record]:
+    """The records of some files, with their time in seconds."""
+    lines = [json.loads(line) for name in files for line in (DATA / f"{name}.json").read_text().splitlines()]
+    return [{**line, "at": int(datetime.fromisoformat(line["at"]).timestamp())} for line in lines]
+
+
+def shown(second: int) -> str:
+    """A time as the store shows it."""
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M:%S}.000000Z"
+
+
+def newest(records: Iterable[Record]) -> int:
+    return max(int(record["at"]) for record in records)
+
+
+def by(records: Iterable[Record], key: Callable[[Record], Iterable[Any]]) -> dict[Any, list[Record]]:
+    """The records of each of the keys that a record has."""
+    found = defaultdict(list)
+    for record in records:
+        for each in key(record):
+            found[each].append(record)
+    return found
+
+
+def slides(at: int, size: int, every: int) -> Iterator[int]:
+    """The starts of the windows around a time."""
+    start = at - at % every
+    while start > at - size:
+        yield start
+        start -= every
+
+
+# --- Ads ------------------------------------------------------------------------------------------
+
+
+def click_through(records: list[Record]) -> tuple[dict[tuple[str, str], tuple[int, int]], int]:
+    """Impressions and clicks by campaign and minute, and the watermark after them."""
+    with (DATA / "campaigns.csv").open(encoding="utf-8") as file:
+        campaigns = {int(row["ad"]): row["campaign"] for row in csv.DictReader(file)}
+    counted = [each for each in records if not each["bot"] and each["ad"] in campaigns]
+    groups = by(counted, lambda each: [(campaigns[each["ad"]], shown(each["at"] // MINUTE * MINUTE))])
+    kinds = {key: Counter(each["kind"] for each in group) for key, group in groups.items()}
+    return {key: (kind["impression"], kind["click"]) for key, kind in kinds.items()}, newest(counted) - 5
+
+
+@pytest.mark.spark
+def test_ads_are_counted_early_and_corrected(here: Path, request: pytest.FixtureRequest) -> None:
+    """The first commands as a user gives them, each a process; the others go on from there in this one."""
+    first, then = blocks("ad_impressions")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for command in first:
+        done = subprocess.run(command, shell=True, check=True, env=environment, stdout=subprocess.PIPE, text=True)
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    said = {(campaign, start): (int(seen), int(clicks), timing) for campaign, start, seen, clicks, timing in rows}
+    before, watermark = click_through(sent("ads"))
+    assert {key: row[:2] for key, row in said.items()} == before
+    assert all(row[2] == ("on-time" if shown(watermark - MINUTE) >= key[1] else "early") for key, row in said.items())
+    assert {row[2] for row in said.values()} == {"early", "on-time"}
+    request.getfixturevalue("on_spark")
+    do(then)
+    after, _ = click_through(sent("ads", "ads_late"))
+    (*_, sql) = shlex.split(first[-1])
+    found = {row[:2]: row[2:] for row in asked(sql)}
+    assert {key: row[:2] for key, row in found.items()} == after
+    corrected = {key for key in before if before[key] != after[key] and said[key][2] == "on-time"}
+    assert {key for key, row in found.items() if row[2] == "late"} == corrected != set()
+    letters = [line for path in Path(".millrace/ads/dead_letters").iterdir() for line in path.read_text().splitlines()]
+    assert [json.loads(json.loads(letter)["value"])["ad"] for letter in letters] == ["banner"]
+    stand = Counter[tuple[Any, ...]]()
+    for path in Path(".millrace/click_through_changes").iterdir():
+        for change in map(json.loads, path.read_text().splitlines()):
+            start = shown(int(datetime.fromisoformat(change["window_start"]).timestamp()))
+            stand[change["campaign"], start, change["impressions"], change["clicks"]] += change["diff"]
+    assert {said: many for said, many in stand.items() if many} == {(*key, *row): 1 for key, row in after.items()}
+
+
+# --- Charts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("on_spark")
+def test_charts_are_right_for_hours_that_are_over_and_in_a_batch_for_all() -> None:
+    first, then = blocks("hourly_charts")
+    do(first)
+    counted = [play for play in sent("plays") if play["ms"] >= 30_000]
+    assert charts(newest(counted) - 10) == charted(counted, newest(counted) - 10)
+    do(then)
+    counted = [play for play in sent("plays", "plays_late") if play["ms"] >= 30_000]
+    assert charts(newest(counted) - 10) == charted(counted, newest(counted) - 10)
+    assert asked("SELECT DISTINCT timing FROM hourly_plays WHERE timing = 'late'") == [("late",)]
+    do(["millrace run examples/hourly_charts.py --mode batch"])
+    ever = newest(counted) + HOUR
+    assert charts(ever) == charted(counted, ever) != charted(counted, newest(counted) - 10)
+
+
+def charts(watermark: int) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """What the views hold of hours that are over."""
+    over = f"WHERE window_end <= '{shown(watermark)}'"
+    hourly = asked(f"SELECT track, window_start, plays, listeners FROM hourly_plays {over}")
+    top = asked(f"SELECT window_start, top, longest FROM top_tracks {over}")
+    return {row[:2]: row[2:] for row in hourly}, {
+        start: (json.loads(most), json.loads(longest)) for start, most, longest in top
+    }
+
+
+def charted(plays: list[Record], watermark: int) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """The same from the plays."""
+    over = [play for play in plays if play["at"] // HOUR * HOUR + HOUR <= watermark]
+    hourly = by(over, lambda play: [(play["track"], shown(play["at"] // HOUR * HOUR))])
+    top = {}
+    for start, group in by(over, lambda play: [shown(play["at"] // HOUR * HOUR)]).items():
+        longest = sorted(group, key=lambda play: -play["ms"])[:3]
+        top[start] = (most_frequent((play["track"] for play in group), 10), [play["track"] for play in longest])
+    return {key: (len(group), len({play["user"] for play in group})) for key, group in hourly.items()}, top
+
+
+def most_frequent(values: Iterable[str], many: int) -> list[Record]:
+    ranked = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))[:many]
+    return [{"item": value, "count": count} for value, count in ranked]
+
+
+# --- Hashtags -------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("on_spark")
+def test_hashtags_are_counted_in_every_window_that_is_over() -> None:
+    files: list[str] = []
+    for block, file in zip(blocks("trending_topics"), ("hashtags", "hashtags_late"), strict=True):
+        do(block)
+        files.append(file)
+        uses = sent(*files)
+        groups = by(uses, lambda use: [shown(start) for start in slides(use["at"], 10 * MINUTE, 5 * MINUTE)])
+        over = {start: group for start, group in groups.items() if start <= shown(newest(uses) - 30 - 10 * MINUTE)}
+        expected = {}
+        for start, group in over.items():
+            for tag, tagged in by(group, lambda use: [use["tag"]]).items():
+                expected[tag, start] = (len(tagged), len({use["user"] for use in tagged}))
+        found = asked("SELECT tag, window_start, uses, people FROM tag_uses")
+        assert {row[:2]: row[2:] for row in found} == expected
+        top = {start: json.loads(ranked) for start, ranked in asked("SELECT window_start, top FROM trending")}
+        assert top == {start: most_frequent((use["tag"] for use in group), 5) for start, group in over.items()}
+    assert asked("SELECT count(*) > 0 FROM tag_uses WHERE timing = 'late'") == [(1,)]
+    assert top[max(top)][0]["item"] == "flood"
+
+
+# --- Page views -----------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("on_spark")
+def test_sessions_merge_and_know_the_plan_of_their_time() -> None:
+    sql = "SELECT user, window_start, window_end, pages, visited, plan, plan_after FROM sessions"
+    first, then = blocks("clickstream_enrichment")
+    do(first)
+    before = sessions_of(sent("page_views"), ["users"])
+    assert {row[:3]: (row[3], json.loads(row[4]), *row[5:]) for row in asked(sql)} == before
+    do(then)
+    after = sessions_of(sent("page_views", "page_views_late"), ["users", "users_later"])
+    assert {row[:3]: (row[3], json.loads(row[4]), *row[5:]) for row in asked(sql)} == after
+    assert {("free", "paid"), ("paid", "free")} <= {row[5:] for row in asked(sql)}
+    assert [sum(key[0] == "eve" for key in each) for each in (before, after)] == [2, 1]
+
+
+def sessions_of(views: list[Record], tables: list[str]) -> dict[Any, Any]:
+    lines = [line.split(",") for name in tables for line in (DATA / f"{name}.csv").read_text().splitlines()]
+    held = [(user, int(datetime.fromisoformat(since).timestamp()), plan) for user, since, plan in lines[1:]]
+    found = {}
+    for user, theirs in by(views, lambda view: [view["user"]]).items():
+        ordered = sorted(theirs, key=lambda view: view["at"])
+        ends = [place for place in range(1, len(ordered)) if ordered[place]["at"] - ordered[place - 1]["at"] >= 1800]
+        for begin, end in zip([0, *ends], [*ends, len(ordered)], strict=True):
+            group = ordered[begin:end]
+            plans = []
+            for view in group:
+                known = [(since, plan) for who, since, plan in held if who == user and since <= view["at"]]
+                plans.append(max(known)[1] if known else "none")
+            key = (user, shown(group[0]["at"]), shown(group[-1]["at"] + 1800))
+            found[key] = (len(group), sorted({view["page"] for view in group}), plans[0], plans[-1])
+    return found
+
+
+# --- Payments -------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("on_spark")
+def test_payments_that_look_wrong_are_alerted_and_those_too_late_dropped() -> None:
+    sql = "SELECT card, window_start, payments, countries, total FROM card_use"
+    first, then = blocks("fraud_spotting")
+    cards = []
+    for block, files in ((first, ["payments"]), (then, ["payments", "payments_late"])):
+        do(block)
+        taken = [each for each in sent(*files) if each["card"] != "card-lost"]
+        groups = by(
+            taken, lambda each: [(each["card"], shown(start)) for start in slides(each["at"], 10 * MINUTE, 2 * MINUTE)]
+        )
+        expected = {key: used(group) for key, group in groups.items()}
+        found = {row[:2]: (row[2], json.loads(row[3]), row[4]) for row in asked(sql)}
+        assert found == expected
+        wrong = {key: use for key, use in expected.items() if use[0] >= 5 or len(use[1]) > 1 or use[2] > 100_000}
+        assert alerts() == wrong
+        cards.append({card for card, _ in wrong})
+    assert cards == [{"card-hurried", "card-twice"}, {"card-hurried", "card-twice", "card-dear"}]
+    (status,) = all_under(Path(".millrace"))
+    assert [part["dropped"] for part in status.progress["parts"].values()] == [1, 1]
+
+
+def used(payments: list[Record]) -> tuple[int, list[str], int]:
+    return len(payments), sorted({each["country"] for each in payments}), sum(each["cents"] for each in payments)
+
+
+def alerts() -> dict[Any, Any]:
+    """The last alert of each card and window."""
+    found = {}
+    for path in sorted(Path(".millrace/alerts").iterdir()):
+        for row in map(json.loads, path.read_text().splitlines()):
+            start = shown(int(datetime.fromisoformat(row["window_start"]).timestamp()))
+            found[row["card"], start] = (row["payments"], row["countries"], row["total"])
+    return found
+
+
+# --- Sensors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("on_spark")
+def test_sensors_alert_by_the_clock_and_a_silent_hall_is_not_waited_for() -> None:
+    (*before, run), then = blocks("sensor_alerts")
+    do(before)
+    ended = threading.Event()
+    failed: list[BaseException] = []
+
+    def other_terminal() -> None:
+        try:
+            first = [each for each in sent("hall_a", "hall_b") if each["celsius"] != "fault"]
+            until(lambda: alerted() == hot(first) and temperatures().keys() == measured(first).keys())
+            do(then)
+            every = first + sent("hall_a_late")
+            until(lambda: alerted() == hot(every) and all(row[3] != "early" for row in temperatures("b").values()))
+            values = {key: row[:3] for key, row in temperatures().items()}
+            assert values == {key: pytest.approx(row) for key, row in measured(every).items()}
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            if not ended.is_set():
+                os.kill(os.getpid(), signal.SIGINT)  # Ctrl-C
+
+    terminal = threading.Thread(target=other_terminal)
+    terminal.start()
+    try:
+        do([run])
+    finally:
+        ended.set()
+        terminal.join()
+    assert not failed, failed
+    (status,) = all_under(Path(".millrace"))
+    assert not status.is_running
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 90
+    while not (Path(".millrace/sensors/status.json").exists() and holds()):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def temperatures(hall: str = "") -> dict[Any, Any]:
+    rows = asked("SELECT sensor, window_start, highest, average, spread, timing FROM temperatures")
+    return {row[:2]: row[2:] for row in rows if row[0].startswith(hall)}
+
+
+def measured(readings: list[Record]) -> dict[Any, Any]:
+    found = {}
+    for key, group in by(readings, lambda each: [(each["sensor"], shown(each["at"] // MINUTE * MINUTE))]).items():
+        values = [each["celsius"] for each in group]
+        found[key] = (max(values), mean(values), stdev(values) if len(values) > 1 else None)
+    return found
+
+
+def hot(readings: list[Record]) -> Counter[Any]:
+    """How many hot readings there were of a sensor in each minute."""
+    return Counter((each["sensor"], each["at"] // MINUTE * MINUTE) for each in readings if each["celsius"] >= 60)
+
+
+def alerted() -> Counter[Any]:
+    """How many hot readings all alerts together tell of."""
+    log, found = Log(".millrace/log.db"), Counter[Any]()
+    for value in log.read("alerts", 0, 0, log.ends("alerts")[0])["value"].to_pylist():
+        alert = json.loads(value)
+        assert alert["diff"] == 1
+        start = int(datetime.fromisoformat(alert["window_start"]).timestamp())
+        found[alert["sensor"], start] += alert["readings"]
+    return found
