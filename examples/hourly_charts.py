@@ -13,7 +13,7 @@ Then the rest of the day, and plays of phones that were offline:
     millrace run examples/hourly_charts.py --until-caught-up
     millrace query "SELECT window_start, top, longest, timing FROM top_tracks"
 
-The hour that is not over answers every ten seconds while the pipeline runs: leave out --until-caught-up.
+The hour that is not over answers every ten seconds, but only while the pipeline runs: leave out --until-caught-up.
 """
 
 from millrace import Pipeline, approx_distinct, approx_top_k, count, fixed, log, on, top_k

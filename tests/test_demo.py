@@ -1,5 +1,10 @@
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -27,6 +32,20 @@ def test_the_command_runs_in_a_narrow_terminal() -> None:
     result = CliRunner().invoke(app, ["demo", "--paper"], env={"COLUMNS": "60"})
     assert result.exit_code == 0
     assert "-5 -25 +39" in result.output
+
+
+@pytest.mark.spark
+@pytest.mark.no_cover
+def test_the_demo_counts_what_a_batch_counts(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "millrace", "demo"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "DEMO_SECONDS": "35"}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "The view equals a batch recomputation of the same log: " in done.stdout
+    said = done.stdout.replace("\n", " ")
+    assert re.search(r"Answers: [1-9][\d,]* early, [\d,]+ on-time, [\d,]+ late; [1-9][\d,]* taken back", said)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_help_and_version() -> None:

@@ -5,7 +5,6 @@ import csv
 import json
 import os
 import runpy
-import shlex
 import signal
 import subprocess
 import sys
@@ -86,11 +85,16 @@ def on_spark(here: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -
 
 def do(commands: Iterable[str]) -> None:
     for command in commands:
-        words = shlex.split(command)
-        if words[0] == "millrace":
-            assert not app(words[1:], standalone_mode=False), command
+        if command.startswith("millrace "):
+            assert not app(as_words(command)[1:], standalone_mode=False), command
         else:
             subprocess.run(command, shell=True, check=True, stdout=subprocess.DEVNULL)
+
+
+def as_words(command: str) -> list[str]:
+    """What a shell makes of it."""
+    told = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], check=True, stdout=subprocess.PIPE, text=True)
+    return told.stdout.split("\0")[:-1]
 
 
 def asked(sql: str) -> list[tuple[Any, ...]]:
@@ -150,19 +154,22 @@ def click_through(records: list[Record]) -> tuple[dict[tuple[str, str], tuple[in
 def test_ads_are_counted_early_and_corrected(here: Path, request: pytest.FixtureRequest) -> None:
     """The first commands as a user gives them, each a process; the others go on from there in this one."""
     first, then = blocks("ad_impressions")
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    for command in first:
-        done = subprocess.run(command, shell=True, check=True, env=environment, stdout=subprocess.PIPE, text=True)
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    beside = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    commands = subprocess.Popen(
+        "\n".join(["set -e", *first]), shell=True, env={**os.environ, "PATH": beside}, stdout=subprocess.PIPE, text=True
+    )
+    request.getfixturevalue("on_spark")  # meanwhile
+    told, _ = commands.communicate(timeout=300)
+    assert commands.returncode == 0
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in told.splitlines() if "│" in line]
     said = {(campaign, start): (int(seen), int(clicks), timing) for campaign, start, seen, clicks, timing in rows}
     before, watermark = click_through(sent("ads"))
     assert {key: row[:2] for key, row in said.items()} == before
     assert all(row[2] == ("on-time" if shown(watermark - MINUTE) >= key[1] else "early") for key, row in said.items())
     assert {row[2] for row in said.values()} == {"early", "on-time"}
-    request.getfixturevalue("on_spark")
     do(then)
     after, _ = click_through(sent("ads", "ads_late"))
-    (*_, sql) = shlex.split(first[-1])
+    *_, sql = as_words(first[-1])
     found = {row[:2]: row[2:] for row in asked(sql)}
     assert {key: row[:2] for key, row in found.items()} == after
     corrected = {key for key in before if before[key] != after[key] and said[key][2] == "on-time"}

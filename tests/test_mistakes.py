@@ -18,6 +18,7 @@ from millrace import (
     fixed,
     fold,
     global_,
+    layers,
     log,
     memory,
     on,
@@ -90,6 +91,20 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ("join of an unknown kind", lambda: plays.join(tracks, on="track", how="outer"), "unknown kind of join 'outer'"),
     ("join on an unknown column", lambda: plays.join(tracks, on="user"), "unknown column 'user'"),
     ("join on nothing", lambda: plays.join(tracks, on=[]), "needs on="),
+    (
+        "a start that is none",
+        lambda: log("plays", "k STRING", start="noon"),
+        "start= is 'earliest', 'latest' or a datetime",
+    ),
+    ("layers of one kind", lambda: layers(batch=plays, speed=plays), "takes batch=files(...) and speed=log(...)"),
+    (
+        "layers of two schemas",
+        lambda: layers(batch=files("a", "k STRING", "parquet"), speed=log("plays", "v BIGINT")),
+        "need the same columns",
+    ),
+    ("an archive of JSON", lambda: layers(batch=files("a", "k STRING"), speed=log("plays", "k STRING")), "in Parquet"),
+    ("a table of nothing", lambda: table("t", "k STRING"), "needs either rows="),
+    ("join as of text", lambda: timed.join(tracks, on="track", as_of="title"), "needs a TIMESTAMP"),
     ("join as of no time", lambda: plays.join(tracks, on="track", as_of="x"), "goes by event time"),
     (
         "join of other types",

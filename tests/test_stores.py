@@ -306,7 +306,7 @@ def _histories(draw: st.DrawFn) -> list[tuple[str, list[Answer]]]:
 
 
 def test_any_history_leaves_what_a_dict_would_hold(make: Make) -> None:
-    @settings(max_examples=50)
+    @settings(max_examples=25)
     @given(_histories())
     def check(history: list[tuple[str, list[Answer]]]) -> None:
         _live(make(), NASTY, history)
@@ -372,7 +372,7 @@ def _sessions(draw: st.DrawFn) -> list[list[Answer]]:
 
 
 def test_a_session_takes_the_place_of_those_that_it_overlaps(make: Make) -> None:
-    @settings(max_examples=50)
+    @settings(max_examples=25)
     @given(_sessions())
     def check(commits: list[list[Answer]]) -> None:
         _live(make(), SESSIONS, [("commit", each) for each in commits])
@@ -717,9 +717,9 @@ def test_a_server_that_is_killed_loses_nothing(postgres: Postgres) -> None:
 
         writer = threading.Thread(target=work)
         writer.start()
-        for count in (batches // 3, batches * 2 // 3):
-            while len(versions) < count:
-                pass
+        for many in (batches // 3, batches * 2 // 3):
+            while len(versions) < many:
+                time.sleep(0.001)
             postgres.kill()
             postgres.restart()
         writer.join()

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from millrace.edge.connection import registered
 from millrace.edge.sql import quoted
-from millrace.model.errors import refuse
+from millrace.log.typed import value_of
 from millrace.model.schema import Column, Schema
 
 _NOT_AN_OBJECT = -1
@@ -42,7 +42,7 @@ class JsonDecoder:
         # Everything is read as text first: DuckDB itself would read 5.5 as the BIGINT 6.
         texts = ", ".join(f"'{_pointer(column.name)}'" for column in read or schema.columns[:1])
         fields = [(number, column) for number, column in enumerate(schema) if column in read]
-        values = [f"{_read(column, f'j[{place}]')} AS v{place}" for place, (_, column) in enumerate(fields, 1)]
+        values = [f"{value_of(column, f'j[{place}]')} AS v{place}" for place, (_, column) in enumerate(fields, 1)]
         misfits = [
             f"WHEN {_is_none(column, f'v{place}')} AND j[{place}] IS NOT NULL THEN {number}"
             for place, (number, column) in enumerate(fields, 1)
@@ -97,21 +97,6 @@ def _look_like_objects(values: pa.Array) -> bool:
     if data is None or (starts[:-1] == starts[1:]).any():
         return False
     return bool((np.frombuffer(data, np.uint8)[starts[:-1]] == ord("{")).all())
-
-
-def _read(column: Column, text: str) -> str:
-    """The value of a field that is there as text, NULL if it does not fit."""
-    if column.type in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
-        return f"CASE WHEN regexp_full_match({text}, '-?[0-9]+') THEN try_cast({text} AS {column.type}) END"
-    if column.type in ("DOUBLE", "FLOAT"):
-        return f"try_cast({text} AS {column.type})"
-    if column.type == "BOOLEAN":
-        return f"CASE {text} WHEN 'true' THEN TRUE WHEN 'false' THEN FALSE END"
-    if column.type == "TIMESTAMP":
-        return f"try_cast({text} AS TIMESTAMPTZ)"
-    if column.type == "STRING":
-        return text
-    raise refuse(f"column {column.name!r} of type {column.type} is not decoded from JSON; read it as STRING")
 
 
 def _is_none(column: Column, value: str) -> str:

@@ -15,9 +15,10 @@ import pyarrow as pa
 from sqlglot import exp
 
 from millrace.log.bundle import as_texts
+from millrace.log.typed import value_of
 from millrace.model.errors import refuse
 from millrace.model.expression import parse_expression
-from millrace.model.schema import DIALECT, UNKNOWN, Column, is_integer, parse_schema
+from millrace.model.schema import DIALECT, UNKNOWN, parse_schema
 
 Bools = npt.NDArray[np.bool_]
 
@@ -52,7 +53,7 @@ def statement(condition: str, schema: str) -> str:
     if not read:
         raise refuse(f"keep({condition!r}) names no field")
     paths = ", ".join(_string(_pointer(column.name)) for column in read)
-    fields = ", ".join(f"{_read(column, f'j[{n}]')} AS {_quoted(column.name)}" for n, column in enumerate(read, 1))
+    fields = ", ".join(f"{value_of(column, f'j[{n}]')} AS {_quoted(column.name)}" for n, column in enumerate(read, 1))
     # What does not fit its type was there as text, but is no value.
     misfit = " OR ".join(f"({_quoted(column.name)} IS NULL AND j[{n}] IS NOT NULL)" for n, column in enumerate(read, 1))
     query = (
@@ -87,21 +88,6 @@ def _duckdb(tree: exp.Expr) -> str:
         return exp.cast(node, "DOUBLE") if plain and not isinstance(node.parent, exp.Cast) else node
 
     return tree.copy().transform(written).sql("duckdb", identify=True)
-
-
-def _read(column: Column, text: str) -> str:
-    """The value of a field that is there as text, NULL if it does not fit."""
-    if is_integer(column.type):
-        return f"CASE WHEN regexp_full_match({text}, '-?[0-9]+') THEN try_cast({text} AS {column.type}) END"
-    if column.type in ("DOUBLE", "FLOAT"):
-        return f"try_cast({text} AS {column.type})"
-    if column.type == "BOOLEAN":
-        return f"CASE {text} WHEN 'true' THEN TRUE WHEN 'false' THEN FALSE END"
-    if column.type == "TIMESTAMP":
-        return f"try_cast({text} AS TIMESTAMPTZ)"
-    if column.type == "STRING":
-        return text
-    raise refuse(f"field {column.name!r} of type {column.type} cannot be compared; read it as STRING")
 
 
 def _asked(query: str, values: pa.Array) -> Bools:

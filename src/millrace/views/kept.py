@@ -16,7 +16,7 @@ from millrace.spark.outputs import parts_of
 from millrace.spark.snapshots import tables_of
 from millrace.spark.writers import Commit
 from millrace.views.shape import ViewShape, shape_of
-from millrace.views.store import State, Store, open_store
+from millrace.views.store import NoViewsError, State, Store, open_store
 
 
 def shapes_of(pipeline: Pipeline) -> list[ViewShape]:
@@ -28,7 +28,7 @@ def serving(store: Store, pipeline: str) -> int:
     """The generation of a pipeline's views that is read; the first, if there is none yet."""
     try:
         known = store.generations(pipeline)
-    except ModelError:
+    except NoViewsError:
         return 1
     return next((each.number for each in known if each.state is State.SERVING), 1)
 

@@ -20,7 +20,7 @@ from millrace.views.copying import binary_rows
 from millrace.views.dialect import Connection, Cursor
 from millrace.views.postgresql_values import PostgresqlDialect
 from millrace.views.sql import SqlStore, wall_clock
-from millrace.views.store import KEEP, Rows
+from millrace.views.store import KEEP, NoViewsError, Rows
 
 T = TypeVar("T")
 
@@ -31,7 +31,10 @@ _WAITS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 _SETTINGS = (
     "SET timezone = 'UTC'; SET client_min_messages = warning; SET cursor_tuple_fraction = 1; SET temp_buffers = '64MB'"
 )
-_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_ONE_STATE = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_ONE_QUERY = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"
+_SWAPPING = 7265739
+"""The advisory lock that queries share and that SQL views are changed with, lest they wait for each other for ever."""
 _MOST_IDLE = 8
 
 
@@ -63,6 +66,7 @@ class PostgresqlConnection:
             try:
                 with self._connection.transaction():
                     self._connection.execute("SET LOCAL lock_timeout = '100ms'")
+                    self._connection.execute(f"SELECT pg_advisory_xact_lock({_SWAPPING})".encode())
                     for statement in statements:
                         self._connection.execute(statement.encode())
                     self._connection.execute("SET LOCAL lock_timeout = DEFAULT")
@@ -110,22 +114,23 @@ class PostgresqlStore(SqlStore):
     @contextmanager
     def read(self) -> Iterator[PostgresqlConnection]:
         """See one state of the database."""
-        with self._reader() as connection:
+        with self._reader(_ONE_STATE) as connection:
             try:
                 yield PostgresqlConnection(connection)
             except errors.UndefinedTable as error:
                 if "millrace_" not in str(error):
                     raise self._cannot("read", error) from error
-                raise ModelError(f"{self._where} holds no views; run a pipeline that has some first") from None
+                raise NoViewsError(f"{self._where} holds no views; run a pipeline that has some first") from None
             except psycopg.Error as error:
                 raise self._cannot("read", error) from error
 
     def query(self, sql: str, limit_seconds: float = 10, max_rows: int | None = None) -> Rows:
         """The answer to one SQL query."""
         asked.check_query(sql)
-        with self._reader() as connection:
+        limit = f"set_config('statement_timeout', '{max(1, round(limit_seconds * 1000))}', true)"
+        with self._reader(_ONE_QUERY) as connection:
             try:
-                connection.execute(f"SET LOCAL statement_timeout = {max(1, round(limit_seconds * 1000))}".encode())
+                connection.execute(f"SELECT {limit}, pg_advisory_xact_lock_shared({_SWAPPING})".encode())
                 with connection.cursor("asked") as cursor:
                     cursor.execute(sql.encode())
                     rows = cursor.fetchall() if max_rows is None else cursor.fetchmany(max_rows + 1)
@@ -144,9 +149,9 @@ class PostgresqlStore(SqlStore):
             self._idle.pop().close()
 
     @contextmanager
-    def _reader(self) -> Iterator[psycopg.Connection[Any]]:
+    def _reader(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
         """A connection in a transaction that only reads; afterwards nothing of it is left."""
-        connection = self._begun()
+        connection = self._begun(begin.encode())
         try:
             yield connection
         finally:
@@ -157,20 +162,20 @@ class PostgresqlStore(SqlStore):
             else:
                 self._idle.append(connection)
 
-    def _begun(self) -> psycopg.Connection[Any]:
+    def _begun(self, begin: bytes) -> psycopg.Connection[Any]:
         while True:
             try:
                 connection = self._idle.pop()
             except IndexError:
                 break
             try:
-                connection.execute(_READ)
+                connection.execute(begin)
                 return connection
             except psycopg.OperationalError:  # the server was restarted since
                 connection.close()
         try:
             connection = self._connect()
-            connection.execute(_READ)
+            connection.execute(begin)
             return connection
         except psycopg.Error as error:
             raise self._cannot("read", error) from error

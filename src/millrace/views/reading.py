@@ -28,11 +28,13 @@ def rows(
 ) -> Snapshot:
     """Rows of a view, and the version that they are of."""
     catalog = Catalog(connection)
-    shape = catalog.served(view).shape
+    kept = catalog.served(view)
+    shape = kept.shape
     columns = Schema((*shape.columns, shape.version))
     values: list[Any] = []
     conditions = [_condition(connection.dialect, columns, each, values) for each in where]
-    sql = [f"SELECT {_names(columns)} FROM {quoted(view)}"]
+    # The SQL view may be of another generation by now, as that does not go by what this transaction sees.
+    sql = [f"SELECT {_names(columns)} FROM {kept.tables(connection.dialect).data}"]
     if conditions:
         sql.append(f"WHERE {' AND '.join(conditions)}")
     by = [*order, *((name, "asc") for name in shape.key)]

@@ -16,7 +16,7 @@ from millrace.views import asked
 from millrace.views.dialect import Connection, Cursor
 from millrace.views.sql import SqlStore, wall_clock
 from millrace.views.sqlite_values import SqliteDialect, values
-from millrace.views.store import KEEP, Rows
+from millrace.views.store import KEEP, NoViewsError, Rows
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class SqliteStore(SqlStore):
                 yield SqliteConnection(connection)
             except sqlite3.Error as error:
                 if str(error).startswith(f"{_NO_TABLE}millrace_"):
-                    raise ModelError(f"{self._path} holds no views; run a pipeline that has some first") from None
+                    raise NoViewsError(f"{self._path} holds no views; run a pipeline that has some first") from None
                 raise ModelError(f"cannot read {self._path}: {error}") from error
 
     def query(self, sql: str, limit_seconds: float = 10, max_rows: int | None = None) -> Rows:
@@ -138,7 +138,7 @@ class SqliteStore(SqlStore):
 
     def _reader(self) -> sqlite3.Connection:
         if not self._path.exists():
-            raise ModelError(f"there is no store {self._path}; run a pipeline that has views first")
+            raise NoViewsError(f"there is no store {self._path}; run a pipeline that has views first")
         try:
             connection = sqlite3.connect(
                 f"{self._path.as_uri()}?mode=ro", _PATIENCE, isolation_level=None, uri=True, check_same_thread=False

@@ -35,6 +35,10 @@ class ForgottenError(ModelError):
     """The changes that are asked for are not kept; take the rows, and go on from their version."""
 
 
+class NoViewsError(ModelError):
+    """Nothing was ever kept there."""
+
+
 class State(StrEnum):
     """What a generation is."""
 
