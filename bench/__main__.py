@@ -6,7 +6,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import engine, peers, pure
+from bench import engine, logs, peers, pure, stores
 from bench.figures import Figure
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
@@ -20,7 +20,7 @@ def main() -> None:
         figures, notes = peers.run()
         OTHERS.write_text(_report("make bench-peers", figures, notes))
     else:
-        RESULTS.write_text(_report("make bench", [*engine.run(), *pure.run()], _LIMITS))
+        RESULTS.write_text(_report("make bench", [*engine.run(), *logs.run(), *stores.run(), *pure.run()], _LIMITS))
 
 
 def _report(command: str, figures: list[Figure], notes: list[str]) -> str:
@@ -49,6 +49,9 @@ _LIMITS = [
     "- Stream and batch on JSON: decoding the JSON, strictly, in DuckDB, which is most of the edge.",
     "- Stream on Parquet: the fixed cost of a micro-batch (decision 006), as there is little left to decode.",
     "- Latency: the same fixed cost: two Spark stages, a Python worker each, and the commit of the state.",
+    "- The log beside plain files: SQLite's own writing, and lz4; in reading, taking the blocks apart.",
+    "- Stores: writing the changes beside the rows, which the peer does not do.",
+    "- Growth on Spark: the answers, two for each key that changed, on their way to the driver.",
     "- Growth: finding changed keys in sorted segments, and putting segments together.",
 ]
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
+import kills
 from millrace.spark import session
 
 # The same cases on every run, so that a red build is about the change and not about luck; CI_SEEDS=random
@@ -14,6 +15,14 @@ patient = settings(deadline=None, print_blob=True, suppress_health_check=[Health
 settings.register_profile("fixed", patient, derandomize=True)
 settings.register_profile("random", patient)
 settings.load_profile("random" if os.environ.get("CI_SEEDS") == "random" else "fixed")
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_on() -> Iterator[None]:
+    """End what a test has started and left running."""
+    yield
+    while kills.STARTED:
+        kills.STARTED.pop().end()
 
 
 @pytest.fixture(scope="session")

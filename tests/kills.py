@@ -15,6 +15,10 @@ PATIENCE = 180
 """How many seconds a process may take for anything; it never does, unless something is wrong."""
 
 
+STARTED: list["Process"] = []
+"""All that were started; what a failed test leaves behind is ended by a fixture."""
+
+
 class Process:
     """A pipeline that runs, and can be killed."""
 
@@ -28,6 +32,7 @@ class Process:
                 command, stdout=output, stderr=output, cwd=pipeline.parent, env={**os.environ, **environment},
                 start_new_session=True,
             )  # fmt: skip
+        STARTED.append(self)
 
     def is_over(self) -> bool:
         """Whether it has ended; it must not have failed."""
@@ -80,6 +85,11 @@ class Process:
             kill(pid)
         self._process.wait(PATIENCE)
         self._wait_for_the_rest(found)
+
+    def end(self) -> None:
+        """Kill it, if it still runs."""
+        if self._process.poll() is None:
+            self.kill()
 
     def workers(self) -> list[int]:
         """The Python workers that run tasks."""

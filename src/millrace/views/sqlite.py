@@ -30,7 +30,7 @@ _WRITER = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA secure_delete = OFF",
-    "PRAGMA cache_size = -65536",
+    "PRAGMA cache_size = -262144",
     "PRAGMA wal_autocheckpoint = 16384",
     "PRAGMA journal_size_limit = 67108864",
 )
