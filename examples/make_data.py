@@ -5,7 +5,6 @@ file, records are a few seconds out of order.
 """
 
 import json
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -50,9 +49,10 @@ def hashtags() -> dict[str, str]:
     chance, events = Random(3), Events()
     for _ in range(320):
         second = chance.uniform(0, 2400)
-        rises = chance.random() < second / 6000
-        tag = "flood" if rises else f"{chance.choice(['tea', 'cats', 'rain', 'chess', 'bread'])}"
-        if chance.random() < 0.25:
+        tag = chance.choice(["tea", "cats", "rain", "chess", "bread"])
+        if chance.random() < second / 6000:
+            tag = "flood"
+        elif chance.random() < 0.25:
             tag = f"rare{chance.randint(1, 60)}"
         events.append((second, {"tag": tag, "user": f"user-{chance.randint(1, 90):02}"}))
     return files("hashtags", chance, events, until=1500)
@@ -143,12 +143,7 @@ def make() -> dict[str, str]:
     return made
 
 
-def write(made: Iterable[tuple[str, str]]) -> None:
-    """Write the files."""
-    FOLDER.mkdir(exist_ok=True)
-    for name, text in made:
-        (FOLDER / name).write_text(text, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    write(make().items())
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in make().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")

@@ -31,12 +31,25 @@ def batch_of(number: int) -> list[Answer]:
     ]
 
 
+def known(done: Path) -> int:
+    """The last batch that is known to be done."""
+    return int((done.read_text() if done.exists() else "") or 0)
+
+
+def wait_until(child: int, done: Path, batch: int) -> tuple[int, int]:
+    """Wait until a batch is done, or until the process ends: then its id, and how."""
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended or known(done) >= batch:
+            return ended, status
+        time.sleep(0.001)
+
+
 def commit_all(url: str, batches: list[pa.Table], done: Path) -> None:
     """Commit what is left."""
     store = open_store(url)
     store.open("p", [SHAPE])
-    said = done.read_text() if done.exists() else ""
-    for number in range(int(said or 0), len(batches)):
+    for number in range(known(done), len(batches)):
         store.commit("p", "checkpoint", number, {"counts": batches[number]}, once=True)
         done.write_text(str(number))  # so that the last that is known to be done is run again
     store.close()
@@ -52,8 +65,8 @@ def main(url: str, many: int, done: Path, seed: int) -> int:
         if not child:
             commit_all(url, batches, done)
             os._exit(0)
-        time.sleep(chance.uniform(0.01, 0.2))
-        ended, status = os.waitpid(child, os.WNOHANG)
+        ended, status = wait_until(child, done, known(done) + chance.randrange(8))
+        time.sleep(chance.uniform(0, 0.02))
         if ended:
             assert status == 0
             return kills

@@ -33,6 +33,8 @@ NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "make
 MINUTE, HOUR = 60, 3600
 
 Record: TypeAlias = dict[str, Any]
+Typed: TypeAlias = tuple[Path, subprocess.Popen[str]]
+"""Where commands run, and what runs them."""
 
 
 def blocks(example: str) -> list[list[str]]:
@@ -74,8 +76,25 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
+    """The first commands of an example as a user gives them. They take a while, so other tests go on meanwhile."""
+    folder = tmp_path_factory.mktemp("typed")
+    (folder / "examples").symlink_to(EXAMPLES)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    commands = subprocess.Popen(
+        "\n".join(["set -e", *blocks("ad_impressions")[0]]), shell=True, cwd=folder, env=environment,
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    with commands:
+        yield folder, commands
+        if commands.poll() is None:  # nobody waited for them
+            os.killpg(commands.pid, signal.SIGKILL)
+
+
 @pytest.fixture
-def on_spark(here: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_spark(here: Path, typed: Typed, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands run in this process, on the one Spark of all tests."""
     monkeypatch.setattr(sessions, "start", lambda *_: spark)
     monkeypatch.setattr(sessions, "stop", lambda _: None)
@@ -135,53 +154,6 @@ def slides(at: int, size: int, every: int) -> Iterator[int]:
     while start > at - size:
         yield start
         start -= every
-
-
-# --- Ads ------------------------------------------------------------------------------------------
-
-
-def click_through(records: list[Record]) -> tuple[dict[tuple[str, str], tuple[int, int]], int]:
-    """Impressions and clicks by campaign and minute, and the watermark after them."""
-    with (DATA / "campaigns.csv").open(encoding="utf-8") as file:
-        campaigns = {int(row["ad"]): row["campaign"] for row in csv.DictReader(file)}
-    counted = [each for each in records if not each["bot"] and each["ad"] in campaigns]
-    groups = by(counted, lambda each: [(campaigns[each["ad"]], shown(each["at"] // MINUTE * MINUTE))])
-    kinds = {key: Counter(each["kind"] for each in group) for key, group in groups.items()}
-    return {key: (kind["impression"], kind["click"]) for key, kind in kinds.items()}, newest(counted) - 5
-
-
-@pytest.mark.spark
-def test_ads_are_counted_early_and_corrected(here: Path, request: pytest.FixtureRequest) -> None:
-    """The first commands as a user gives them, each a process; the others go on from there in this one."""
-    first, then = blocks("ad_impressions")
-    beside = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    commands = subprocess.Popen(
-        "\n".join(["set -e", *first]), shell=True, env={**os.environ, "PATH": beside}, stdout=subprocess.PIPE, text=True
-    )
-    request.getfixturevalue("on_spark")  # meanwhile
-    told, _ = commands.communicate(timeout=300)
-    assert commands.returncode == 0
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in told.splitlines() if "│" in line]
-    said = {(campaign, start): (int(seen), int(clicks), timing) for campaign, start, seen, clicks, timing in rows}
-    before, watermark = click_through(sent("ads"))
-    assert {key: row[:2] for key, row in said.items()} == before
-    assert all(row[2] == ("on-time" if shown(watermark - MINUTE) >= key[1] else "early") for key, row in said.items())
-    assert {row[2] for row in said.values()} == {"early", "on-time"}
-    do(then)
-    after, _ = click_through(sent("ads", "ads_late"))
-    *_, sql = as_words(first[-1])
-    found = {row[:2]: row[2:] for row in asked(sql)}
-    assert {key: row[:2] for key, row in found.items()} == after
-    corrected = {key for key in before if before[key] != after[key] and said[key][2] == "on-time"}
-    assert {key for key, row in found.items() if row[2] == "late"} == corrected != set()
-    letters = [line for path in Path(".millrace/ads/dead_letters").iterdir() for line in path.read_text().splitlines()]
-    assert [json.loads(json.loads(letter)["value"])["ad"] for letter in letters] == ["banner"]
-    stand = Counter[tuple[Any, ...]]()
-    for path in Path(".millrace/click_through_changes").iterdir():
-        for change in map(json.loads, path.read_text().splitlines()):
-            start = shown(int(datetime.fromisoformat(change["window_start"]).timestamp()))
-            stand[change["campaign"], start, change["impressions"], change["clicks"]] += change["diff"]
-    assert {said: many for said, many in stand.items() if many} == {(*key, *row): 1 for key, row in after.items()}
 
 
 # --- Charts ---------------------------------------------------------------------------------------
@@ -402,3 +374,47 @@ def alerted() -> Counter[Any]:
         start = int(datetime.fromisoformat(alert["window_start"]).timestamp())
         found[alert["sensor"], start] += alert["readings"]
     return found
+
+
+# --- Ads ------------------------------------------------------------------------------------------
+
+
+def click_through(records: list[Record]) -> tuple[dict[tuple[str, str], tuple[int, int]], int]:
+    """Impressions and clicks by campaign and minute, and the watermark after them."""
+    with (DATA / "campaigns.csv").open(encoding="utf-8") as file:
+        campaigns = {int(row["ad"]): row["campaign"] for row in csv.DictReader(file)}
+    counted = [each for each in records if not each["bot"] and each["ad"] in campaigns]
+    groups = by(counted, lambda each: [(campaigns[each["ad"]], shown(each["at"] // MINUTE * MINUTE))])
+    kinds = {key: Counter(each["kind"] for each in group) for key, group in groups.items()}
+    return {key: (kind["impression"], kind["click"]) for key, kind in kinds.items()}, newest(counted) - 5
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("on_spark")
+def test_ads_are_counted_early_and_corrected(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, then = blocks("ad_impressions")
+    folder, commands = typed
+    told, _ = commands.communicate(timeout=300)
+    assert commands.returncode == 0
+    monkeypatch.chdir(folder)  # from here on in this process
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in told.splitlines() if "│" in line]
+    said = {(campaign, start): (int(seen), int(clicks), timing) for campaign, start, seen, clicks, timing in rows}
+    before, watermark = click_through(sent("ads"))
+    assert {key: row[:2] for key, row in said.items()} == before
+    assert all(row[2] == ("on-time" if shown(watermark - MINUTE) >= key[1] else "early") for key, row in said.items())
+    assert {row[2] for row in said.values()} == {"early", "on-time"}
+    do(then)
+    after, _ = click_through(sent("ads", "ads_late"))
+    *_, sql = as_words(first[-1])
+    found = {row[:2]: row[2:] for row in asked(sql)}
+    assert {key: row[:2] for key, row in found.items()} == after
+    corrected = {key for key in before if before[key] != after[key] and said[key][2] == "on-time"}
+    assert {key for key, row in found.items() if row[2] == "late"} == corrected != set()
+    letters = [line for path in Path(".millrace/ads/dead_letters").iterdir() for line in path.read_text().splitlines()]
+    assert [json.loads(json.loads(letter)["value"])["ad"] for letter in letters] == ["banner"]
+    stand = Counter[tuple[Any, ...]]()
+    for path in Path(".millrace/click_through_changes").iterdir():
+        for change in map(json.loads, path.read_text().splitlines()):
+            start = shown(int(datetime.fromisoformat(change["window_start"]).timestamp()))
+            stand[change["campaign"], start, change["impressions"], change["clicks"]] += change["diff"]
+    assert {said: many for said, many in stand.items() if many} == {(*key, *row): 1 for key, row in after.items()}

@@ -6,7 +6,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -409,6 +410,37 @@ def test_changes_are_kept_for_a_while(make: Make) -> None:
             store.changes("hourly", 5)
 
 
+# Several at once
+
+
+def test_pipelines_share_a_store(make: Make) -> None:
+    url, batches = make(), 10
+    versions: list[int | None] = []
+    failed: list[BaseException] = []
+
+    def work(pipeline: str) -> None:
+        try:
+            shape = replace(SHAPE, name=f"of_{pipeline}")
+            with closing(open_store(url)) as store:
+                store.open(pipeline, [shape])
+                for number in range(batches):
+                    new = {shape.name: answers(shape, batch_of(number))}
+                    versions.append(store.commit(pipeline, "c", number, new, True))
+        except BaseException as error:
+            failed.append(error)
+
+    pipelines = [threading.Thread(target=work, args=(f"p{number}",)) for number in range(4)]
+    for each in pipelines:
+        each.start()
+    for each in pipelines:
+        each.join()
+    assert failed == []
+    assert sorted(map(str, versions)) == sorted(str(version) for version in range(1, 4 * batches + 1))
+    with closing(open_store(url)) as store:
+        for view in store.views():
+            assert {row[:1]: row for row in rows_of(store.rows(view.name).rows, 6)} == expected(batches)
+
+
 # Generations
 
 
@@ -689,7 +721,7 @@ def expected(batches: int) -> dict[Row, Row]:
 
 
 def test_a_process_that_is_killed_again_and_again(make: Make, tmp_path: Path) -> None:
-    batches, killed, clean = 80, make(), make()
+    batches, killed, clean = 60, make(), make()
     script = Path(__file__).parent / "committing.py"
     command = [sys.executable, str(script), killed, str(batches), str(tmp_path / "done"), "7"]
     kills = int(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
@@ -704,8 +736,9 @@ def test_a_process_that_is_killed_again_and_again(make: Make, tmp_path: Path) ->
         assert one.changes("counts", 0).sort_by(order) == other.changes("counts", 0).sort_by(order)
 
 
-def test_a_server_that_is_killed_loses_nothing(postgres: Postgres) -> None:
-    batches = 150
+def test_a_server_that_is_killed_loses_nothing(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgresql, "_WAITS", (0.1,) * 300)
+    batches = 100
     with closing(open_store(postgres.empty())) as store:
         store.open("p", [SHAPE])
         versions: list[int | None] = []
@@ -728,6 +761,28 @@ def test_a_server_that_is_killed_loses_nothing(postgres: Postgres) -> None:
         watcher = Model(SHAPE)
         watcher.apply(store.changes("counts", 0))
         assert watcher.rows == expected(batches)
+
+
+def test_a_commit_whose_answer_is_lost_is_not_done_twice(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(open_store(postgres.empty())) as store:
+        store.open("p", [HOURS])
+        commit(store, 0, (1, hour("a", 1)))
+        real, cuts = psycopg.Connection.transaction, [True]
+
+        @contextmanager
+        def cut(connection: psycopg.Connection[Any]) -> Iterator[psycopg.Transaction]:
+            with real(connection) as transaction:
+                yield transaction
+            if cuts:
+                cuts.pop()
+                connection.close()
+                raise psycopg.OperationalError("the connection was cut")
+
+        monkeypatch.setattr(psycopg.Connection, "transaction", cut)
+        assert commit(store, 1, (1, hour("a", 2))) == 2
+        assert cuts == []
+        assert changed(store, 0) == [(1, "a", 1, 1), (2, "a", 1, -1), (2, "a", 2, 1)]
+        assert commit(store, 1, (1, hour("a", 3))) is None
 
 
 def test_a_server_that_stays_away(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,8 @@ def complete(connection: Connection, pipeline: str, shapes: Sequence[ViewShape],
         if shape.name not in known:
             kept = _create(connection, Kept(shape, to, pipeline, 0, version))
             if to == serving:
-                connection.unread(_serve(connection, kept, None, version))
+                for statement in _serve(connection, kept, None, version):
+                    connection.execute(statement)
         elif changed := differences(known[shape.name].shape, shape):
             raise ModelError(
                 f"view {shape.name!r} is in the store with another shape: {changed}; compute it anew beside the old "

@@ -40,7 +40,7 @@ class PostgresqlDialect(Dialect):
     row_type = "TID"
     same = "IS NOT DISTINCT FROM"
     nulls_once = " NULLS NOT DISTINCT"
-    kept_with = " WITH (fillfactor = 80)"
+    kept_with = " WITH (fillfactor = 90)"
     scratch_with = " ON COMMIT DELETE ROWS"
     for_update = " FOR UPDATE"
     alone = "SELECT pg_advisory_xact_lock(7265738)"

@@ -12,7 +12,7 @@ from millrace.model.arrow import arrow_type
 from millrace.model.errors import ModelError, refuse
 from millrace.model.pane import Mode
 from millrace.model.query import WINDOW_COLUMNS, Query
-from millrace.model.schema import UNKNOWN, Column, Schema
+from millrace.model.schema import Column, Schema
 from millrace.model.window import Global, Session
 
 _PANE = (Column("diff", "INT"), Column("timing", "STRING"), Column("index", "BIGINT"), Column("last", "BOOLEAN"))
@@ -87,7 +87,7 @@ def shape_from_json(text: str) -> ViewShape:
 def shape_of(name: str, query: Query) -> ViewShape:
     """The shape of the view of a query. Refuses columns whose type is not known."""
     for column in query.schema:
-        if column.type == UNKNOWN:
+        if kind_of(column.type) is None:
             message = f"the type of {column.name!r} is not known; cast its argument, or give the fold type="
             raise refuse(message, query.place)
     pane = free_names(query.schema.names, [column.name for column in _PANE])[1:]
@@ -105,7 +105,7 @@ def shape_of(name: str, query: Query) -> ViewShape:
 
 @lru_cache(1_000)
 def kind_of(type: str) -> pa.DataType:
-    """The Arrow type of an SQL type; parsing it takes long."""
+    """The Arrow type of an SQL type, None if it is not known; parsing it takes long."""
     return arrow_type(type)
 
 

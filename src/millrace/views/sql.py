@@ -90,7 +90,8 @@ class SqlStore(ABC):
 
         version = self.write(work)
         if self._clock() - self._trimmed > _TRIM_EVERY:
-            self._trim(self._keep)
+            with suppress(ModelError):  # the commit is done; what is left is tried again with a later one
+                self._trim(self._keep)
         return version
 
     def replace(self, pipeline: str, answers: Mapping[str, pa.Table], generation: int | None = None) -> int:
@@ -222,7 +223,8 @@ class SqlStore(ABC):
             self.write(lambda connection, again: generations.clear(connection))
 
     def _trim(self, keep: int) -> None:
-        before = self._clock() - keep
+        self._trimmed = self._clock()
+        before = self._trimmed - keep
 
         def work(connection: Connection, again: bool) -> None:
             catalog = Catalog(connection)
@@ -238,4 +240,3 @@ class SqlStore(ABC):
                         catalog.forget(kept, forgotten)
 
         self.write(work)
-        self._trimmed = self._clock()

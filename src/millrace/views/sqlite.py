@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 _PATIENCE = 60
 """How many seconds to wait for others that write."""
+_PIECE = 50_000
+"""How many rows are made values of Python's at once."""
 _LOOK_EVERY = 10_000
 """How many steps a query takes between looks at the clock."""
 _LONGEST_VALUE = 100_000_000
@@ -31,7 +33,7 @@ _WRITER = (
     "PRAGMA synchronous = FULL",
     "PRAGMA secure_delete = OFF",
     "PRAGMA cache_size = -262144",
-    "PRAGMA wal_autocheckpoint = 16384",
+    "PRAGMA wal_autocheckpoint = 32768",
     "PRAGMA journal_size_limit = 67108864",
 )
 _READS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
@@ -52,9 +54,10 @@ class SqliteConnection:
 
     def load(self, table: str, rows: pa.Table, json: Collection[int]) -> None:
         """Add rows to a table."""
-        columns = [values(column.combine_chunks()) for column in rows.columns]
-        marks = ", ".join("?" * len(columns))
-        self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", zip(*columns, strict=True))
+        marks = ", ".join("?" * rows.num_columns)
+        for start in range(0, len(rows), _PIECE):
+            columns = [values(column.combine_chunks()) for column in rows.slice(start, _PIECE).columns]
+            self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", zip(*columns, strict=True))
 
     def unread(self, statements: Iterable[str], patience: float = 60) -> None:
         """Execute statements; until they are committed, readers see what was there before."""
