@@ -49,7 +49,6 @@ class Postgres:
 
     def restart(self) -> None:
         """Start it again after it was killed."""
-        time.sleep(0.05)
         self._started.ensure_postgres_running()
 
 

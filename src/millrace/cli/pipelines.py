@@ -174,7 +174,19 @@ def status(
 
     Example: [bold]millrace status --watch[/bold]
     """
-    columns = ("pipeline", "is", "batch", "rows/s", "seconds", "behind", "watermark lag", "windows", "dead", "ended")
+    columns = (
+        "pipeline",
+        "is",
+        "batch",
+        "rows/s",
+        "seconds",
+        "behind",
+        "watermark lag",
+        "windows",
+        "too late",
+        "dead",
+        "ended",
+    )
     with plain_mistakes():
         while True:
             rows = [_row(each, log) for each in all_under(folder)]
@@ -298,6 +310,7 @@ def _row(status: Status, log: Path) -> tuple[Any, ...]:
         max(behind, default=None),
         format_duration(max(0, max(lags)) // SECOND * SECOND) if lags else None,
         sum(part["groups"] for part in progress["parts"].values()),
-        progress["dead_letters"],
+        sum(part["dropped"] for part in progress["parts"].values()),
+        status.dead,
         datetime.fromtimestamp(status.at, UTC).isoformat(timespec="seconds"),
     )

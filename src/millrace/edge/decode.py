@@ -6,6 +6,7 @@ out. A field fits if its text reads as a value of the column's type: a whole num
 aside with the reason, and the rest go on.
 """
 
+import json
 from collections.abc import Container
 from dataclasses import dataclass
 
@@ -84,7 +85,15 @@ class JsonDecoder:
         if mark == _NOT_AN_OBJECT:
             return f"it is not a JSON object: {text.strip()!r:.80}"
         column = self._schema.columns[mark]
-        return f"{column.name} is not {column.type}: {text.strip()!r:.80}"
+        return f"{column.name} is not {column.type}: {_field(text, column.name)!r:.80}"
+
+
+def _field(text: str, name: str) -> object:
+    """What a record says in a field; all that it says, if Python cannot tell."""
+    try:
+        return json.loads(text)[name]
+    except (ValueError, KeyError, RecursionError):
+        return text.strip()
 
 
 def _look_like_objects(values: pa.Array) -> bool:

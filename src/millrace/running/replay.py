@@ -17,7 +17,7 @@ from millrace.model.errors import ModelError
 from millrace.model.pipeline import Pipeline
 from millrace.running.run import How, Place, follow
 from millrace.spark.checkpoint import Checkpoint
-from millrace.spark.outputs import check_sources, parts_of
+from millrace.spark.outputs import check_places, parts_of
 from millrace.spark.progress import BatchProgress
 from millrace.views.kept import KeptViews, serving, shapes_of
 from millrace.views.store import State, Store, open_store
@@ -28,7 +28,7 @@ _AT_BATCH_SPEED = "30s"
 
 def replay(console: Console, pipeline: Pipeline, place: Place, how: How) -> str:
     """Recompute, catch up, and swap; what was done, in a line."""
-    check_sources(pipeline, {}, place.log)
+    check_places(pipeline, {}, place.log)
     if not pipeline.views:
         raise ModelError(f"pipeline {pipeline.name} has no views to compute again")
     with closing(open_store(place.store)) as store:

@@ -14,9 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from millrace.log.topics import Log
 from millrace.model.pipeline import Pipeline
-from millrace.running.shown import Shown
+from millrace.running.shown import Shown, many
 from millrace.running.status import note
-from millrace.spark.outputs import check_sources
+from millrace.spark.outputs import check_places
 from millrace.spark.progress import BatchProgress
 from millrace.spark.writers import parse_guarantee
 from millrace.views.kept import KeptViews, lookups, serving
@@ -56,7 +56,7 @@ class How:
 
 def run_stream(console: Console, pipeline: Pipeline, place: Place, how: How, as_json: bool = False) -> str:
     """Run in micro-batches, until it ends or is told to; what was done, in a line."""
-    check_sources(pipeline, {}, place.log)  # a mistake is better known before Spark is started than after
+    check_places(pipeline, {}, place.log)  # a mistake is better known before Spark is started than after
     parse_guarantee(how.guarantee)
     shown = Shown(console, pipeline.name, as_json, lambda: behind(pipeline, place.log))
     with closing(open_store(place.store)) as store, shown:
@@ -77,8 +77,12 @@ def follow(
     """Run a stream until it ends, which is True, or until somebody ends it."""
     from millrace.spark import session, stream
 
+    dead = 0
+
     def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
-        note(checkpoint, pipeline.name, progress)
+        nonlocal dead
+        dead += progress.dead_letters
+        note(checkpoint, pipeline.name, progress, dead)
         on_batch(progress, answers)
 
     spark = session.start(f"millrace {pipeline.name}", place.master, checkpoint / "spark.log")
@@ -111,7 +115,7 @@ def run_batch(console: Console, pipeline: Pipeline, place: Place, shards: int | 
     """Run once over all there is; what was done, in a line."""
     from millrace.spark import batch, session
 
-    check_sources(pipeline, {}, place.log)
+    check_places(pipeline, {}, place.log)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tasks"), TimeElapsedColumn(),
         console=console, disable=not console.is_terminal,
@@ -135,8 +139,9 @@ def run_batch(console: Console, pipeline: Pipeline, place: Place, shards: int | 
         bar.update(task, description="done")
     progress = found.progress(0, {})
     spent = time.monotonic() - began
-    dead = f", {progress.dead_letters:,} dead letters" if progress.dead_letters else ""
-    return f"done: {progress.rows:,} rows, {sum(map(len, found.answers.values())):,} answers{dead}, {spent:.1f} s"
+    answers = sum(map(len, found.answers.values()))
+    dead = f", {many(progress.dead_letters, 'dead letter')}" if progress.dead_letters else ""
+    return f"done: {many(progress.rows, 'row')}, {many(answers, 'answer')}{dead}, {spent:.1f} s"
 
 
 @contextmanager

@@ -22,7 +22,7 @@ class Shown:
         """Start with nothing to show. `behind` says how many records are yet to be read, if that is known."""
         self._console, self._name, self._as_json, self._behind = console, name, as_json, behind
         self._live = Live(console=console, refresh_per_second=4) if console.is_terminal and not as_json else None
-        self.batches = self.rows = self.answers = self.dead = 0
+        self.batches = self.rows = self.answers = self.dead = self.late = self.open = 0
         self._began = time.monotonic()
         self._last: dict[str, pa.Table] = {}
 
@@ -42,6 +42,8 @@ class Shown:
         self.rows += progress.rows
         self.answers += sum(map(len, answers.values()))
         self.dead += progress.dead_letters
+        self.late = sum(part.dropped for part in progress.parts.values())
+        self.open = sum(part.groups for part in progress.parts.values())
         self._last |= {name: table.slice(max(0, len(table) - _LAST)) for name, table in answers.items() if len(table)}
         if self._as_json:
             self._console.out(progress.to_json(), highlight=False)
@@ -53,20 +55,25 @@ class Shown:
     def summary(self) -> str:
         """All in all."""
         spent = time.monotonic() - self._began
-        dead = f", {self.dead:,} dead letters" if self.dead else ""
-        return f"{self.rows:,} rows in {self.batches:,} micro-batches, {self.answers:,} answers{dead}, {spent:.1f} s"
+        said = [many(self.rows, "row") + " in " + many(self.batches, "micro-batch"), many(self.answers, "answer")]
+        said += [many(self.open, "window") + " open"] if self.open else []
+        said += [f"{self.late:,} too late"] if self.late else []
+        said += [many(self.dead, "dead letter")] if self.dead else []
+        return ", ".join([*said, f"{spent:.1f} s"])
 
     def _line(self, progress: BatchProgress) -> str:
         parts = [
             f"{name.partition(' ')[2]}: {part.answers:,} answers, watermark {when(part.watermark)}"
             for name, part in progress.parts.items()
         ]
-        dead = f", {progress.dead_letters:,} dead letters" if progress.dead_letters else ""
+        dead = f", {many(progress.dead_letters, 'dead letter')}" if progress.dead_letters else ""
         rate = f"{progress.rows:,} rows, {progress.rows_per_second:,.0f} rows/s{dead}"
         return f"batch {progress.batch}: {rate}; {'; '.join(parts)}"
 
     def _table(self, progress: BatchProgress) -> Table:
-        behind = self._behind()
+        waiting = self._behind()
+        # How far the log says it is was told before this micro-batch.
+        behind = None if waiting is None else max(0, waiting - progress.rows)
         title = f"{self._name}, batch {progress.batch}: {self.summary()}"
         rate = f"{progress.rows_per_second:,.0f} rows/s, {progress.seconds:.2f} s a batch"
         rate += "" if behind is None else f", {behind:,} records behind"
@@ -92,6 +99,11 @@ class Shown:
                 table.add_row(*(_cell(value) for value in row.values()))
             tables.append(table)
         return tables
+
+
+def many(count: int, what: str) -> str:
+    """So many of something."""
+    return f"{count:,} {what}{'' if count == 1 else 'es' if what.endswith('ch') else 's'}"
 
 
 def when(instant: int | None) -> str:

@@ -13,9 +13,9 @@ from millrace.spark.progress import BatchProgress
 _FILE = "status.json"
 
 
-def note(checkpoint: Path, pipeline: str, progress: BatchProgress) -> None:
-    """Note a micro-batch beside the checkpoint, in place of the one before."""
-    about = {"pipeline": pipeline, "at": time.time(), "progress": json.loads(progress.to_json())}
+def note(checkpoint: Path, pipeline: str, progress: BatchProgress, dead: int) -> None:
+    """Note a micro-batch beside the checkpoint, in place of the one before; `dead` counts all letters of the run."""
+    about = {"pipeline": pipeline, "at": time.time(), "dead": dead, "progress": json.loads(progress.to_json())}
     beside = checkpoint / f".{_FILE}.part"
     beside.write_text(json.dumps(about), encoding="utf-8")
     os.replace(beside, checkpoint / _FILE)
@@ -30,6 +30,8 @@ class Status:
     is_running: bool
     at: float
     """When the last micro-batch ended, in seconds since 1970."""
+    dead: int
+    """Dead letters since it was started."""
     progress: dict[str, Any]
 
 
@@ -39,7 +41,7 @@ def all_under(folder: Path) -> list[Status]:
     for file in sorted(folder.glob(f"*/{_FILE}")):
         about = json.loads(file.read_text(encoding="utf-8"))
         running = _is_locked(file.with_name("lock"))
-        found.append(Status(about["pipeline"], file.parent, running, about["at"], about["progress"]))
+        found.append(Status(about["pipeline"], file.parent, running, about["at"], about["dead"], about["progress"]))
     return found
 
 

@@ -27,7 +27,7 @@ from millrace.spark.dedup import Deduplicating
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import Gathered, gather
 from millrace.spark.messages import DEAD, DEAD_LETTERS, FROM_SHARD, NO_PART, PANES, PARTIALS, ROWS
-from millrace.spark.outputs import check_sources, of_views, parts_of, writers_of
+from millrace.spark.outputs import check_places, of_views, parts_of, writers_of
 from millrace.spark.plan import DEFAULT_LOG, Packed, Plan
 from millrace.spark.session import labels_of, streaming
 from millrace.spark.snapshots import Lookup
@@ -79,7 +79,7 @@ def collect(
     """Compute a pipeline once."""
     given = scripts or {}
     parts = parts_of(pipeline)
-    check_sources(pipeline, given, log)
+    check_places(pipeline, given, log)
     with TemporaryDirectory(prefix="millrace-batch-") as folder:
         labels = labels_of(shards or spark.sparkContext.defaultParallelism)
         at = str(Path(log).absolute())

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from millrace.edge.decode import JsonDecoder
 from millrace.log.files import folder_of
 from millrace.log.script import Script
 from millrace.log.topics import Log
 from millrace.model.errors import at_place, refuse
-from millrace.model.pipeline import FileSink, Pipeline, Sink, TableSink
+from millrace.model.pipeline import FileSink, Pipeline, Sink, TableSink, TopicSink
 from millrace.spark.answers import schema_of
 from millrace.spark.plan import Part
+from millrace.spark.snapshots import tables_of
 from millrace.spark.writers import Writer, writer_of
 
 
@@ -48,9 +50,19 @@ def of_views(pipeline: Pipeline, answers: Mapping[str, pa.Table]) -> dict[str, p
     return {name: answers[f"view {name}"] for name in pipeline.views}
 
 
-def check_sources(pipeline: Pipeline, scripts: Mapping[str, Script], log: str | Path) -> None:
-    """Refuse, before anything is started, sources that cannot be read."""
+def check_places(pipeline: Pipeline, scripts: Mapping[str, Script], log: str | Path) -> None:
+    """Refuse, before anything is started, sources that cannot be read, and topics and tables that are not there."""
+    for output in pipeline.sinks:
+        if isinstance(output.sink, TopicSink):
+            with at_place(output.place):
+                Log(log).topic(output.sink.topic)
+    for table in tables_of(part.stream for part in parts_of(pipeline).values()).values():
+        if table.path is not None and not Path(table.path).is_file():
+            raise refuse(f"table {table.name!r}: there is no file {table.path}", pipeline.place)
     for source in pipeline.sources:
+        if source.kind == "log" or dict(source.options).get("format") == "json":
+            with at_place(source.place):
+                JsonDecoder(source.schema)
         if source.kind == "files":
             folder_of(source)
         elif source.kind == "log":

@@ -25,7 +25,7 @@ from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import gather
 from millrace.spark.messages import FROM_SHARD
-from millrace.spark.outputs import check_sources, of_views, parts_of, writers_of
+from millrace.spark.outputs import check_places, of_views, parts_of, writers_of
 from millrace.spark.plan import DEFAULT_LATENCY, DEFAULT_LOG, Plan
 from millrace.spark.progress import BatchProgress
 from millrace.spark.session import labels_of, streaming
@@ -131,7 +131,7 @@ def start(
     promised = parse_guarantee(guarantee)
     given = scripts or {}
     parts = parts_of(pipeline)
-    check_sources(pipeline, given, log)
+    check_places(pipeline, given, log)
     period = None if interval is None else parse_duration(interval, "interval")
     if until_caught_up and period is not None:
         raise ModelError("to run until caught up takes all there is as it comes; leave the interval out")
