@@ -93,7 +93,7 @@ class Pipeline:
         for output in self.sinks:
             if not isinstance(output, Output):
                 raise refuse(f"sinks= takes what query.to(sink) gives, not {shown(output)}")
-        self._check_places()
+        self._check_sources()
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -113,7 +113,7 @@ class Pipeline:
         """The flow as a picture, which notebooks show."""
         return explain.as_svg(self)
 
-    def _check_places(self) -> None:
+    def _check_sources(self) -> None:
         seen: dict[tuple[str, str], Source] = {}
         for source in self.sources:
             other = seen.setdefault((source.kind, source.name), source)
