@@ -124,7 +124,10 @@ def test_the_panes_of_fused_partials_are_the_reference_s(data: st.DataObject, wi
             SOURCE.where("upper(k) = 'A'").window(windows.global_()).aggregate(n=count()),
             "native: UPPER(k) is not known",
         ),
-        (SOURCE.dedup("k").window(windows.global_()).aggregate(n=count()), "native: dedup needs to remember rows"),
+        (
+            SOURCE.dedup("k").window(windows.global_()).aggregate(n=count()),
+            "fused up to the dedup, which one shard does",
+        ),
         (
             SOURCE.window(windows.count(3)).aggregate(n=count()),
             "fused up to the aggregate: count(3) is not cut into slices by SQL",
