@@ -4,7 +4,7 @@ import json
 import sqlite3
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -88,17 +88,17 @@ def run(
     spark: SparkSession, pipeline: Pipeline, folder: Path, scripts: Mapping[str, Script] | None = None, **options: Any
 ) -> list[tuple[BatchProgress, Mapping[str, pa.Table]]]:
     """Run a pipeline until it has caught up; what it said, a micro-batch at a time. Views go to `store`, if any."""
-    if "store" in options:
-        options["views"] = KeptViews(open_store(options.pop("store")), pipeline)
     batches: list[tuple[BatchProgress, Mapping[str, pa.Table]]] = []
-    started = stream.start(
-        spark, pipeline, folder / "checkpoint", until_caught_up=True, scripts=scripts,
-        on_batch=lambda progress, answers: batches.append((progress, answers)), **options,
-    )  # fmt: skip
-    try:
+    with ExitStack() as held:
+        if "store" in options:
+            store = held.enter_context(closing(open_store(options.pop("store"))))
+            options["views"] = KeptViews(store, pipeline)
+        started = stream.start(
+            spark, pipeline, folder / "checkpoint", until_caught_up=True, scripts=scripts,
+            on_batch=lambda progress, answers: batches.append((progress, answers)), **options,
+        )  # fmt: skip
+        held.callback(started.stop)
         started.wait()
-    finally:
-        started.stop()
     return batches
 
 
