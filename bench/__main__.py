@@ -1,5 +1,6 @@
 """Measure, print a JSON line a figure, and write bench/RESULTS.md. With `peers`, the other systems, too."""
 
+import json
 import os
 import platform
 import sys
@@ -11,16 +12,35 @@ from bench.figures import Figure
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 OTHERS = Path(__file__).parent / "PEERS.md"
+_LINE = '{"bench"'
 _PACKAGES = ("millrace", "pyspark", "duckdb", "pyarrow")
 
 
+_PARTS = {
+    "engine": engine.run,
+    "growth": engine.run_growth,
+    "logs": logs.run,
+    "stores": stores.run,
+    "pure": pure.run,
+}
+
+
 def main() -> None:
-    """Run everything, or the peers."""
-    if sys.argv[1:] == ["peers"]:
-        figures, notes = peers.run()
-        OTHERS.write_text(_report("make bench-peers", figures, notes))
-    else:
-        RESULTS.write_text(_report("make bench", [*engine.run(), *logs.run(), *stores.run(), *pure.run()], _LIMITS))
+    """Run everything, some parts, or the peers; or write the results from the lines that such runs have printed."""
+    match sys.argv[1:]:
+        case ["peers"]:
+            figures, notes = peers.run()
+            OTHERS.write_text(_report("make bench-peers", figures, notes))
+        case ["report", *files]:
+            lines = [line for file in files for line in Path(file).read_text().splitlines()]
+            found = {
+                each["bench"]: each for each in map(json.loads, (line for line in lines if line.startswith(_LINE)))
+            }
+            RESULTS.write_text(_report("make bench", list(found.values()), _LIMITS))
+        case parts:
+            figures = [each for part in parts or _PARTS for each in _PARTS[part]()]
+            if not parts:
+                RESULTS.write_text(_report("make bench", figures, _LIMITS))
 
 
 def _report(command: str, figures: list[Figure], notes: list[str]) -> str:

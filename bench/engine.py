@@ -28,16 +28,25 @@ FILES, ROWS, PER_BATCH, WARM, ROUNDS = 60, 200_000, 20, 1, 3
 
 
 def run() -> list[Figure]:
-    """All of it."""
+    """Beside PySpark by hand."""
+    return _with_spark(_beside)
+
+
+def run_growth() -> list[Figure]:
+    """With more and more keys."""
+    return _with_spark(_growth)
+
+
+def _with_spark(work: Callable[[SparkSession, Path], list[Figure]]) -> list[Figure]:
     spark = session.start("bench", "local[2]")
     try:
         with TemporaryDirectory(prefix="millrace-bench-") as folder:
-            return _all(spark, Path(folder))
+            return work(spark, Path(folder))
     finally:
         session.stop(spark)
 
 
-def _all(spark: SparkSession, folder: Path) -> list[Figure]:
+def _beside(spark: SparkSession, folder: Path) -> list[Figure]:
     figures = []
     for format in ("json", "parquet"):
         yahoo.write(folder / format, format, FILES, ROWS)
@@ -50,7 +59,6 @@ def _all(spark: SparkSession, folder: Path) -> list[Figure]:
     figures.append(_batch(spark, folder / "json"))
     figures += _modes(spark, folder)
     figures += _latency(spark, folder)
-    figures += _growth(spark, folder)
     return figures
 
 

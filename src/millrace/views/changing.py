@@ -68,5 +68,8 @@ def _net(connection: Connection, kept: Kept, answers: pa.Table, whole: bool) -> 
         )
     if whole:
         answers = answers.filter(pc.greater(answers.column(place), 0))
-    columns = [connection.dialect.plain(column) for column in answers.remove_column(place).columns]
+    columns = []
+    for column, given in zip(shape.columns, answers.remove_column(place).columns, strict=True):
+        kind = kind_of(column.type)
+        columns.append(connection.dialect.plain(given if given.type == kind else given.cast(kind)))
     return consolidate(shape, columns, answers.column(place).combine_chunks())

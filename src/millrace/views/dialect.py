@@ -22,6 +22,8 @@ class Dialect(ABC):
     """What makes a unique index take NULL for a value like any other, where the database can."""
     not_null: ClassVar[str] = " NOT NULL"
     """What says of a column that it always has a value, where that costs nothing."""
+    insert: ClassVar[str] = "INSERT"
+    """What adds rows to a table with a unique index, or fails."""
     kept_with: ClassVar[str] = ""
     """How a table is kept whose rows are changed often."""
     scratch_with: ClassVar[str] = ""

@@ -28,9 +28,8 @@ OLDEST = 15
 """The first PostgreSQL whose unique indexes can take NULL for a value."""
 _WAITS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 """How many seconds to wait before each new try, when the connection is lost."""
-_SETTINGS = (
-    "SET timezone = 'UTC'; SET client_min_messages = warning; SET cursor_tuple_fraction = 1; SET temp_buffers = '64MB'"
-)
+_SETTINGS = "SET timezone = 'UTC'; SET client_min_messages = warning; SET cursor_tuple_fraction = 1"
+_WRITER = "SET temp_buffers = '64MB'; SET random_page_cost = 1.1"  # rows are looked up where they were just read
 _ONE_STATE = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _ONE_QUERY = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"
 _SWAPPING = 7265739
@@ -100,6 +99,7 @@ class PostgresqlStore(SqlStore):
                 try:
                     if self._writer is None:
                         self._writer = self._connect()
+                        self._writer.execute(_WRITER)
                     with self._writer.transaction():
                         return work(PostgresqlConnection(self._writer), attempt > 0)
                 except psycopg.Error as error:
@@ -119,7 +119,7 @@ class PostgresqlStore(SqlStore):
                 yield PostgresqlConnection(connection)
             except errors.UndefinedTable as error:
                 if "millrace_" not in str(error):
-                    raise self._cannot("read", error) from error
+                    raise ModelError("the view was replaced just now; ask again") from error
                 raise NoViewsError(f"{self._where} holds no views; run a pipeline that has some first") from None
             except psycopg.Error as error:
                 raise self._cannot("read", error) from error
@@ -190,13 +190,20 @@ class PostgresqlStore(SqlStore):
             connect_timeout=self._about.get("connect_timeout", 10),
         )
         connection.server_cursor_factory = psycopg.RawServerCursor
-        if connection.info.server_version < OLDEST * 10_000:
-            raise ModelError(f"{self._where} is a PostgreSQL that is too old; views need {OLDEST} or later")
-        if (encoding := connection.info.parameter_status("server_encoding")) != "UTF8":
-            raise ModelError(f"{self._where} is in {encoding}, which has not all characters; make a database in UTF8")
-        connection.execute(_SETTINGS)
+        try:
+            self._check(connection.info)
+            connection.execute(_SETTINGS)
+        except BaseException:
+            connection.close()
+            raise
         self._was_there = True
         return connection
+
+    def _check(self, about: psycopg.ConnectionInfo) -> None:
+        if about.server_version < OLDEST * 10_000:
+            raise ModelError(f"{self._where} is of PostgreSQL {about.server_version // 10_000}; views need {OLDEST}")
+        if (encoding := about.parameter_status("server_encoding")) != "UTF8":
+            raise ModelError(f"{self._where} is in {encoding}, which lacks characters; make a database in UTF8")
 
     def _let_go(self) -> None:
         if self._writer is not None:

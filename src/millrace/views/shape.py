@@ -21,7 +21,7 @@ _BOUNDS = tuple(column.name for column in WINDOW_COLUMNS)
 _OURS = re.compile(r"(millrace|sqlite|pg)_.*|.*__\d+(_[a-z]+)?", re.IGNORECASE)
 _LONGEST = 63
 """How many bytes of a name PostgreSQL tells apart."""
-_LONGEST_VIEW = 45
+_LONGEST_VIEW = 40
 """What is left of that for the name of a view, as the names of its tables add to it."""
 
 

@@ -146,9 +146,9 @@ class SqliteStore(SqlStore):
             connection = sqlite3.connect(
                 f"{self._path.as_uri()}?mode=ro", _PATIENCE, isolation_level=None, uri=True, check_same_thread=False
             )
-            connection.execute("PRAGMA query_only = TRUE")
         except sqlite3.Error as error:
             raise ModelError(f"cannot read {self._path}: {error}") from error
+        connection.execute("PRAGMA query_only = TRUE")  # which says nothing of the file yet
         return connection
 
     def _why(self, error: Exception, limit_seconds: float) -> ModelError:

@@ -27,7 +27,9 @@ class SqliteDialect(Dialect):
     row = "rowid"
     row_type = "INTEGER"
     same = "IS"
-    not_null = ""  # for the sake of it, SQLite would copy every page that a statement changes
+    # A statement that may fail halfway makes SQLite keep a copy of every page that it changes.
+    not_null = ""
+    insert = "INSERT OR ROLLBACK"
 
     def type_of(self, kind: pa.DataType) -> str:
         """The type that makes SQLite leave values as they are."""

@@ -104,11 +104,12 @@ class Tables:
             f"AND d.{start} >= coalesce(({before}), {new_start}) AND d.{start} < {new_end} AND d.{end} > {new_start} "
             f"WHERE s.{NULLS} = {nulls}"
         )
-        return f"{self._pair_gone()} AND d.{self.dialect.row} IN ({overlapping})"
+        not_paired = f"{overlapping} EXCEPT SELECT place FROM {self.pairs}"
+        return f"{self._pair_gone()} WHERE d.{self.dialect.row} IN ({not_paired})"
 
     def pair_rest(self) -> str:
         """Pair all other rows with nothing, once all that is new is paired."""
-        return self._pair_gone()
+        return f"{self._pair_gone()} LEFT JOIN {self.pairs} p ON p.place = d.{self.dialect.row} WHERE p.place IS NULL"
 
     def leave_same(self) -> str:
         """Leave out what does not differ."""
@@ -138,7 +139,7 @@ class Tables:
     def insert(self) -> str:
         """Add the rows that are new; $1 is the version."""
         new = f"p.{DIFF} = 1 AND p.place IS NULL"
-        return f"INSERT INTO {self.data} SELECT {self._new('p')}, $1 FROM {self.pairs} p WHERE {new}"
+        return f"{self.dialect.insert} INTO {self.data} SELECT {self._new('p')}, $1 FROM {self.pairs} p WHERE {new}"
 
     def log_difference(self, changes: str, new: "Tables") -> list[str]:
         """Write down what changes when another generation takes the place of this one; $1 is the version."""
@@ -168,13 +169,13 @@ class Tables:
         return listed(f"{table}.c{place}" for place in range(len(self.shape.columns.names)))
 
     def _pair_gone(self) -> str:
-        """Pair rows that are there, d, and that are not paired yet, with nothing; another condition may follow."""
+        """Pair rows that are there, d, with nothing; what says which of them is to follow."""
         row = f"d.{self.dialect.row}"
         columns = [*(f"c{place}" for place in self.shape.key_places), *(f"o{place}" for place in self._rest)]
         values = [f"d.{self._name(place)}" for place in (*self.shape.key_places, *self._rest)]
         return (
-            f"INSERT INTO {self.pairs} ({listed([*columns, DIFF, 'place'])}) SELECT {listed([*values, '-1', row])} "
-            f"FROM {self.data} d LEFT JOIN {self.pairs} p ON p.place = {row} WHERE p.place IS NULL"
+            f"INSERT INTO {self.pairs} ({listed([*columns, DIFF, 'place'])}) "
+            f"SELECT {listed([*values, '-1', row])} FROM {self.data} d"
         )
 
     def _match(self, places: tuple[int, ...], nulls: int) -> str:
