@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -73,10 +74,10 @@ def test_rows_of_csv_are_objects_of_text(here: Path) -> None:
 
 
 def test_a_line_that_is_no_object_stops_sending_and_says_where(here: Path) -> None:
-    (here / "plays.json").write_text(lines(2) + "[1]\n" + lines(1))
+    (here / "plays.json").write_text("\n" + lines(2) + "\n[1]\n" + lines(1))
     ran("topics", "create", "plays")
     said = refused("send", "plays", "plays.json")
-    assert "line 3 of plays.json is not a JSON object: '[1]'; the 2 records before it were sent" in said
+    assert "line 5 of plays.json is not a JSON object: '[1]'; the 2 records before it were sent" in said
     assert len(kept()) == 2
     ran("send", "plays", "plays.json", "--unchecked")
     assert len(kept()) == 6
@@ -97,6 +98,31 @@ def test_sending_again_with_a_name_adds_only_what_is_missing(here: Path) -> None
         process.wait()
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     assert [json.loads(value)["n"] for value in kept()] == list(range(300_000))
+
+
+def test_a_file_that_has_grown_is_sent_from_where_it_was(here: Path) -> None:
+    file = here / "plays.json"
+    file.write_text(lines(3).strip())
+    ran("topics", "create", "plays")
+    assert "sent 3 records" in ran("send", "plays", "plays.json", "--producer", "import")
+    file.write_text(lines(5))
+    assert "sent 2 records to plays" in ran("send", "plays", "plays.json", "--producer", "import")
+    assert [json.loads(value)["n"] for value in kept()] == list(range(5))
+
+
+def test_what_is_piped_in_is_sent_as_it_comes() -> None:
+    ran("topics", "create", "plays")
+    command = [sys.executable, "-m", "millrace", "send", "plays"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdin is not None
+    process.stdin.write(lines(1).encode())
+    process.stdin.flush()
+    log, deadline = Log(".millrace/log.db"), time.monotonic() + 30
+    while not sum(log.ends("plays")):  # though the pipe is open still
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.stdin.close()
+    assert process.wait(30) == 0
 
 
 def test_interceptors_are_done_in_turn() -> None:

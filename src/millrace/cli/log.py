@@ -55,26 +55,26 @@ def send(
             opened.create(topic)
         opened.topic(topic)
         kind = format or ("csv" if file.endswith(".csv") else "json")
-        sent = 0
+        # The number of an append is how many records there are up to its end, however they were read.
         named = None if producer is None else f"{producer} of {file if file == '-' else Path(file).resolve()}"
-        done = -1 if named is None else opened.last(topic, named)
-        before = -1 if done is None else done
-        began = time.monotonic()
+        done = 0 if named is None else opened.last(topic, named) or 0
+        seen, began = 0, time.monotonic()
         with _bar(file) as bar:
             task = bar.add_task(f"to {topic}", total=Path(file).stat().st_size if Path(file).is_file() else None)
-            for number, chunk in enumerate(chunks(file, kind)):
-                values = chunk.values
-                wrong = None if unchecked else first_misfit(values)
-                values = values if wrong is None else values.slice(0, wrong)
-                keys = None if key is None else keys_of(values, key)
-                if len(values) and number > before:
-                    opened.append(topic, values, keys, producer=named, sequence=None if named is None else number)
-                sent += len(values)
+            for chunk in chunks(file, kind):
+                wrong = None if unchecked else first_misfit(chunk.values)
+                values = chunk.values if wrong is None else chunk.values.slice(0, wrong)
+                new = values.slice(max(0, done - seen))
+                seen += len(values)
+                if len(new):
+                    keys = None if key is None else keys_of(new, key)
+                    opened.append(topic, new, keys, producer=named, sequence=None if named is None else seen)
                 bar.update(task, advance=chunk.size)
                 if wrong is not None:
-                    raise ModelError(_misfit(file, chunk, wrong, sent))
+                    raise ModelError(_misfit(file, chunk, wrong, seen))
         spent = time.monotonic() - began
-        typer.echo(f"sent {sent:,} records to {topic}, {sent / max(spent, 0.001):,.0f} a second", err=True)
+        sent, before = max(0, seen - done), f"; {done:,} were there" if done else ""
+        typer.echo(f"sent {sent:,} records to {topic}, {sent / max(spent, 0.001):,.0f} a second{before}", err=True)
 
 
 def tail(
@@ -198,7 +198,7 @@ def _bar(file: str) -> Progress:
 def _misfit(file: str, chunk: Chunk, place: int, sent: int) -> str:
     text = chunk.values[place].as_py()
     shown = repr(text.strip() if text is not None else None)[:80]
-    where = f"line {chunk.first_line + place}" + (f" of {file}" if file != "-" else "")
+    where = f"line {chunk.lines[place]}" + (f" of {file}" if file != "-" else "")
     return (
         f"{where} is not a JSON object: {shown}; the {sent:,} records before it were sent. "
         "Mend it, or send it as it is with --unchecked: pipelines set it aside as a dead letter."

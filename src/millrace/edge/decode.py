@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from millrace.edge.connection import registered
 from millrace.edge.sql import quoted
-from millrace.log.typed import value_of
+from millrace.log.typed import pointer, value_of
 from millrace.model.schema import Column, Schema
 
 _NOT_AN_OBJECT = -1
@@ -41,7 +41,7 @@ class JsonDecoder:
         # Any text fits a STRING, so one that nobody wants need not be looked at; other fields may be misfits.
         read = [column for column in schema if wanted is None or column.name in wanted or column.type != "STRING"]
         # Everything is read as text first: DuckDB itself would read 5.5 as the BIGINT 6.
-        texts = ", ".join(f"'{_pointer(column.name)}'" for column in read or schema.columns[:1])
+        texts = ", ".join(_string(pointer(column.name)) for column in read or schema.columns[:1])
         fields = [(number, column) for number, column in enumerate(schema) if column in read]
         values = [f"{value_of(column, f'j[{place}]')} AS v{place}" for place, (_, column) in enumerate(fields, 1)]
         misfits = [
@@ -114,6 +114,5 @@ def _is_none(column: Column, value: str) -> str:
     return f"({value} IS NULL{outside})"
 
 
-def _pointer(name: str) -> str:
-    """Where a field is, as a JSON pointer inside of an SQL string."""
-    return "/" + name.replace("~", "~0").replace("/", "~1").replace("'", "''")
+def _string(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

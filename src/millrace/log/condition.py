@@ -4,8 +4,6 @@ Fields are read by the rules of the edge's decoder. Only such conditions are tak
 that mean the same in Spark: comparisons, put together with AND, OR and NOT.
 """
 
-import os
-import threading
 from functools import lru_cache
 
 import duckdb
@@ -15,7 +13,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from millrace.log.bundle import as_texts
-from millrace.log.typed import value_of
+from millrace.log.duck import asked
+from millrace.log.typed import pointer, value_of
 from millrace.model.errors import refuse
 from millrace.model.expression import parse_expression
 from millrace.model.schema import DIALECT, UNKNOWN, parse_schema
@@ -52,7 +51,7 @@ def statement(condition: str, schema: str) -> str:
     read = [column for column in columns if column.name in expression.columns]
     if not read:
         raise refuse(f"keep({condition!r}) names no field")
-    paths = ", ".join(_string(_pointer(column.name)) for column in read)
+    paths = ", ".join(_string(pointer(column.name)) for column in read)
     fields = ", ".join(f"{value_of(column, f'j[{n}]')} AS {_quoted(column.name)}" for n, column in enumerate(read, 1))
     # What does not fit its type was there as text, but is no value.
     misfit = " OR ".join(f"({_quoted(column.name)} IS NULL AND j[{n}] IS NOT NULL)" for n, column in enumerate(read, 1))
@@ -92,35 +91,8 @@ def _duckdb(tree: exp.Expr) -> str:
 
 def _asked(query: str, values: pa.Array) -> Bools:
     """The answers of a query to `given`, a table of texts."""
-    connection = _local.connection()
-    connection.register("given", pa.table({"value": as_texts(values)}))
-    try:
-        answers = connection.sql(query).to_arrow_table().column(0)
-    finally:
-        connection.unregister("given")
-    found: Bools = answers.to_numpy()
+    found: Bools = asked(query, {"given": pa.table({"value": as_texts(values)})}).column(0).to_numpy()
     return found
-
-
-class _Local(threading.local):
-    """A DuckDB for each thread of each process."""
-
-    _opened: tuple[int, duckdb.DuckDBPyConnection] | None = None
-
-    def connection(self) -> duckdb.DuckDBPyConnection:
-        if self._opened is None or self._opened[0] != os.getpid():
-            connection = duckdb.connect(config={"threads": 1})
-            connection.execute("SET TimeZone = 'UTC'")
-            self._opened = os.getpid(), connection
-        return self._opened[1]
-
-
-_local = _Local()
-
-
-def _pointer(name: str) -> str:
-    """Where a field is, as a JSON pointer."""
-    return "/" + name.replace("~", "~0").replace("/", "~1")
 
 
 def _string(text: str) -> str:

@@ -17,3 +17,8 @@ def value_of(column: Column, text: str) -> str:
     if column.type == "STRING":
         return text
     raise refuse(f"column {column.name!r} of type {column.type} is not decoded from JSON; read it as STRING")
+
+
+def pointer(name: str) -> str:
+    """Where a field of a record is, as a JSON pointer."""
+    return "/" + name.replace("~", "~0").replace("/", "~1")

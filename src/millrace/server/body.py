@@ -6,6 +6,7 @@ import duckdb
 import pyarrow as pa
 
 from millrace.log.collect import first_misfit
+from millrace.log.duck import asked
 from millrace.log.files import lines
 from millrace.model.errors import ModelError
 
@@ -29,8 +30,7 @@ def _members(text: str) -> pa.Array:
     if not text.lstrip().startswith("["):
         return pa.array([text.strip()], pa.string())
     try:
-        found = duckdb.connect().sql("SELECT unnest(json_extract(?, '$[*]'))::VARCHAR AS value", params=[text])
-        return found.to_arrow_table()["value"].combine_chunks()
+        return asked("SELECT unnest(json_extract(?, '$[*]'))::VARCHAR AS value", {}, [text])["value"].combine_chunks()
     except duckdb.Error:
         raise ModelError(f"the body is not JSON: {_reason(text)}; none was kept") from None
 
