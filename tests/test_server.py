@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -15,8 +17,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from millrace import Pipeline, count, fixed, memory, on
+from millrace.log import database
 from millrace.log.topics import Log
+from millrace.server import app as server
 from millrace.server.app import make_app
+from millrace.server.collector import Collector
 from millrace.server.gate import Gate, Marks
 from millrace.spark.answers import arrow_schema, schema_of
 from millrace.spark.writers import Commit
@@ -55,11 +60,11 @@ def values(log: Log) -> list[dict[str, object]]:
 
 
 def test_one_record_an_array_and_lines(client: TestClient, log: Log) -> None:
-    assert client.post("/topics/plays", json={"n": 1}).json() == {"topic": "plays", "kept": 1}
-    assert client.post("/topics/plays", json=[{"n": 2}, {"n": 12345678901234567890}]).json()["kept"] == 2
+    assert client.post("/topics/plays", json={"n": 1}).json() == {"topic": "plays", "received": 1}
+    assert client.post("/topics/plays", json=[{"n": 2}, {"n": 12345678901234567890}]).json()["received"] == 2
     lines = {"Content-Type": "application/x-ndjson"}
-    assert client.post("/topics/plays", content=b'{"n": 4}\n\n{"n": 5}', headers=lines).json()["kept"] == 2
-    assert client.post("/topics/plays", content=b"[]").json()["kept"] == 0
+    assert client.post("/topics/plays", content=b'{"n": 4}\n\n{"n": 5}', headers=lines).json()["received"] == 2
+    assert client.post("/topics/plays", content=b"[]").json()["received"] == 0
     assert sorted(value["n"] for value in values(log)) == [1, 2, 4, 5, 12345678901234567890]  # type: ignore[type-var]
 
 
@@ -162,6 +167,48 @@ def test_requests_that_come_together_are_kept_together(log: Log, tmp_path: Path)
 
     assert asyncio.run(send()) == [200] * 200
     assert sorted(value["n"] for value in values(log)) == list(range(200))  # type: ignore[type-var]
+
+
+def test_a_request_that_is_given_up_does_not_hold_others_up(log: Log) -> None:
+    async def send() -> None:
+        collector = Collector(log, Marks(), time.monotonic)
+        records = [pa.array([f'{{"n": {n}}}']) for n in range(6)]
+        sent = [asyncio.create_task(collector.append("plays", each, None, None, None)) for each in records[:5]]
+        await asyncio.sleep(0)
+        for task in sent[:4]:
+            task.cancel()
+        await asyncio.wait_for(sent[4], 30)
+        await asyncio.wait_for(collector.append("plays", records[5], None, None, None), 30)
+
+    asyncio.run(send())
+    assert {4, 5} <= {value["n"] for value in values(log)}
+
+
+def test_a_disk_that_is_full_is_not_the_sender_s_fault(
+    client: TestClient, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = database._connect
+
+    def small(path: Path, mode: str) -> sqlite3.Connection:
+        connection = connect(path, mode)
+        connection.execute("PRAGMA max_page_count = 1")  # which is as many as there are
+        return connection
+
+    log.close()
+    monkeypatch.setattr(database, "_connect", small)
+    answer = client.post("/topics/plays", json={"n": os.urandom(100_000).hex()})
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    assert "the disk is full; nothing of this was kept" in answer.json()["error"]
+    assert values(log) == []
+
+
+def test_a_body_that_is_too_long_is_refused_however_it_comes(
+    client: TestClient, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MOST", 1_000)
+    assert client.post("/topics/plays", json={"n": "x" * 2_000}).status_code == 413
+    assert client.post("/topics/plays", content=iter([b'{"n": "', b"x" * 2_000, b'"}'])).status_code == 413
+    assert values(log) == []
 
 
 def test_the_server_is_a_command_and_what_it_acknowledged_survives_its_death(log: Log, tmp_path: Path) -> None:

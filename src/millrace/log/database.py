@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from millrace.model.errors import ModelError
+from millrace.model.errors import MachineError, ModelError
 
 PATIENCE = 60
 """How many seconds a transaction waits for that of another process."""
@@ -160,7 +160,7 @@ def clear(path: Path) -> Iterator[None]:
         why = _TROUBLES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
         if why is None:
             raise
-        raise ModelError(f"log {path}: {why} ({error})") from error
+        raise MachineError(f"log {path}: {why} ({error})") from error
 
 
 def _made(path: Path) -> sqlite3.Connection:

@@ -32,6 +32,10 @@ class ModelError(ValueError):
         self.place = place
 
 
+class MachineError(ModelError):
+    """A disk or a server that does not do what it should. What was asked may be right, and be asked again."""
+
+
 def caller() -> Place:
     """The nearest line outside Millrace that led here: where the user wrote what is being built."""
     frame = sys._getframe(1)

@@ -1,8 +1,8 @@
 """The HTTP side of Millrace: records in, by topic; answers out, by view or by query."""
 
+import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from millrace.log.collect import keys_of
 from millrace.log.topics import Log
-from millrace.model.errors import ModelError
+from millrace.model.errors import MachineError, ModelError
 from millrace.server.asked import asked_of
 from millrace.server.body import records_of
 from millrace.server.collector import BusyError, Collector
@@ -24,7 +24,11 @@ MOST = 64 << 20
 _RETRY_SECONDS = 1
 
 
-class Asked(BaseModel):
+class TooMuchError(Exception):
+    """A body that is too long."""
+
+
+class SqlQuery(BaseModel):
     """A query."""
 
     sql: str
@@ -39,21 +43,22 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
     app = FastAPI(title="Millrace", docs_url="/docs", redoc_url=None)
     collector = Collector(log, marks or Marks(), time.monotonic)
 
-    @app.middleware("http")
-    async def limit(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-        if int(request.headers.get("content-length") or 0) > MOST:
-            return _error(413, f"a request may bring {MOST:,} bytes; send the records in several")
-        return await go_on(request)
-
     @app.exception_handler(ModelError)
     async def refused(request: Request, error: ModelError) -> Response:
         return _error(404 if error.message.startswith("unknown") else 400, error.message)
 
+    @app.exception_handler(MachineError)
+    async def failed(request: Request, error: MachineError) -> Response:
+        return _error(503, error.message, retry=True)
+
     @app.exception_handler(BusyError)
     async def busy(request: Request, error: BusyError) -> Response:
-        response = _error(429, "the pipelines that read this topic are too far behind; try again in a while")
-        response.headers["Retry-After"] = str(_RETRY_SECONDS)
-        return response
+        said = "the pipelines that read this topic are too far behind; try again in a while"
+        return _error(429, said, retry=True)
+
+    @app.exception_handler(TooMuchError)
+    async def too_much(request: Request, error: TooMuchError) -> Response:
+        return _error(413, f"a request may bring {MOST:,} bytes; send the records in several")
 
     @app.post("/topics/{topic}")
     async def append(
@@ -65,11 +70,12 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
     ) -> dict[str, Any]:
         if (millrace_producer is None) != (millrace_sequence is None):
             raise ModelError("Millrace-Producer and Millrace-Sequence go together; give both or none")
-        values = records_of(await request.body(), request.headers.get("content-type", "application/json"))
-        keys = None if key is None else keys_of(values, key)
+        kind = request.headers.get("content-type", "application/json")
+        values = await asyncio.to_thread(records_of, await _body(request), kind)
+        keys = None if key is None else await asyncio.to_thread(keys_of, values, key)
         if len(values):
             await collector.append(topic, values, keys, millrace_producer, millrace_sequence)
-        return {"topic": topic, "kept": len(values)}
+        return {"topic": topic, "received": len(values)}
 
     @app.get("/topics")
     def topics() -> list[dict[str, Any]]:
@@ -106,7 +112,7 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
         return _json({"view": view, "version": found.version, "rows": found.rows.to_pylist()})
 
     @app.post("/query")
-    def query(asked: Asked) -> Response:
+    def query(asked: SqlQuery) -> Response:
         found = store.query(asked.sql, asked.seconds, asked.limit)
         return _json({"columns": found.columns, "rows": found.rows, "more": found.more})
 
@@ -123,5 +129,15 @@ def _plain(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _error(status: int, message: str) -> JSONResponse:
-    return JSONResponse({"error": message}, status)
+async def _body(request: Request) -> bytes:
+    """All of a body, if it is not too much; how long it is need not be said before."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST:
+            raise TooMuchError
+    return bytes(body)
+
+
+def _error(status: int, message: str, retry: bool = False) -> JSONResponse:
+    return JSONResponse({"error": message}, status, {"Retry-After": str(_RETRY_SECONDS)} if retry else None)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from millrace.log.topics import Appended, Log
-from millrace.model.errors import ModelError
+from millrace.log.topics import Log
 from millrace.server.gate import Gate, Marks
 
 _FRESH = 0.2
@@ -28,7 +27,7 @@ class Waiting:
 
     values: pa.Array
     keys: pa.Array | None
-    done: asyncio.Future[list[Appended]]
+    done: asyncio.Future[None]
 
 
 class Collector:
@@ -44,13 +43,14 @@ class Collector:
 
     async def append(
         self, topic: str, values: pa.Array, keys: pa.Array | None, producer: str | None, sequence: int | None
-    ) -> list[Appended]:
+    ) -> None:
         """Append; when this returns, the records are on the disk. Raises BusyError if the topic is closed."""
         await asyncio.to_thread(self._log.topic, topic)
         if not self._gate.admits(topic, await self._lag(topic)):
             raise BusyError
         if producer is not None:  # an append with a name is one of its own
-            return await asyncio.to_thread(self._log.append, topic, values, keys, producer=producer, sequence=sequence)
+            await asyncio.to_thread(self._log.append, topic, values, keys, producer=producer, sequence=sequence)
+            return
         mine = Waiting(values, keys, asyncio.get_running_loop().create_future())
         if topic in self._waiting:
             self._waiting[topic].append(mine)
@@ -59,7 +59,7 @@ class Collector:
             task = asyncio.create_task(self._drain(topic))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return await mine.done
+        await mine.done
 
     async def _drain(self, topic: str) -> None:
         """Append what waits, until nothing does."""
@@ -75,14 +75,18 @@ class Collector:
     async def _append(self, topic: str, some: list[Waiting]) -> None:
         values = pa.concat_arrays([each.values.cast(pa.string()) for each in some])
         keys = [each.keys for each in some if each.keys is not None]
+        failure: Exception | None = None
         try:
-            made = await asyncio.to_thread(self._log.append, topic, values, pa.concat_arrays(keys) if keys else None)
-        except ModelError as error:
-            for each in some:
-                each.done.set_exception(error)
-            return
+            await asyncio.to_thread(self._log.append, topic, values, pa.concat_arrays(keys) if keys else None)
+        except Exception as error:  # whoever waits is told, whatever it is, and others go on
+            failure = error
         for each in some:
-            each.done.set_result(made)
+            if each.done.done():  # who asked has gone
+                continue
+            if failure is None:
+                each.done.set_result(None)
+            else:
+                each.done.set_exception(failure)
 
     async def _lag(self, topic: str) -> int:
         now = self._clock()

@@ -14,7 +14,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
 from millrace.model.duration import Duration
-from millrace.model.errors import ModelError
+from millrace.model.errors import MachineError, ModelError
 from millrace.views import asked
 from millrace.views.copying import binary_rows
 from millrace.views.dialect import Connection, Cursor
@@ -226,10 +226,10 @@ class PostgresqlStore(SqlStore):
     def _cannot(self, what: str, error: psycopg.Error) -> ModelError:
         said = error.diag.message_primary or str(error).strip().partition("\n")[0]
         if not self._was_there:
-            return ModelError(f"cannot {what} {self._where}: {said}; check the URL, and that the server runs")
+            return MachineError(f"cannot {what} {self._where}: {said}; check the URL, and that the server runs")
         if isinstance(error, errors.ProgramLimitExceeded):
             said += " (a key is too long; shorten it in the query, as with left(k, 500))"
-        return ModelError(f"cannot {what} {self._where}: {said}; nothing was lost: mend that, and run again")
+        return MachineError(f"cannot {what} {self._where}: {said}; nothing was lost: mend that, and run again")
 
     def _why(self, error: psycopg.Error, limit_seconds: float) -> ModelError:
         """What is wrong with a query."""
