@@ -14,7 +14,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from millrace.edge.connection import registered
+from millrace.edge.connection import PLACE, Prepared
 from millrace.edge.sql import quoted
 from millrace.log.typed import pointer, value_of
 from millrace.model.schema import Column, Schema
@@ -36,38 +36,50 @@ class JsonDecoder:
     """JSON text to the columns of one schema."""
 
     def __init__(self, schema: Schema, wanted: Container[str] | None = None) -> None:
-        """Write the statement, for all columns or for those wanted. Refuses types that cannot be decoded."""
-        self._schema = schema
+        """Write the statements, for all columns or for those wanted. Refuses types that cannot be decoded."""
+        self._schema, self._prepared = schema, Prepared()
         # Any text fits a STRING, so one that nobody wants need not be looked at; other fields may be misfits.
         read = [column for column in schema if wanted is None or column.name in wanted or column.type != "STRING"]
         # Everything is read as text first: DuckDB itself would read 5.5 as the BIGINT 6.
         texts = ", ".join(_string(pointer(column.name)) for column in read or schema.columns[:1])
-        fields = [(number, column) for number, column in enumerate(schema) if column in read]
-        values = [f"{value_of(column, f'j[{place}]')} AS v{place}" for place, (_, column) in enumerate(fields, 1)]
+        places = {column.name: place for place, column in enumerate(read, 1)}
+        values = [f"{value_of(column, f'j[{place}]')} AS v{place}" for place, column in enumerate(read, 1)]
         misfits = [
-            f"WHEN {_is_none(column, f'v{place}')} AND j[{place}] IS NOT NULL THEN {number}"
-            for place, (number, column) in enumerate(fields, 1)
-            if column.type != "STRING"
+            f"WHEN {_is_none(column, f'v{places[column.name]}')} AND j[{places[column.name]}] IS NOT NULL THEN {number}"
+            for number, column in enumerate(schema)
+            if column in read and column.type != "STRING"
         ]
-        named = [f"v{place} AS {quoted(column.name)}" for place, (_, column) in enumerate(fields, 1)]
         misfit = f"CASE WHEN j IS NULL THEN {_NOT_AN_OBJECT} {' '.join(misfits)} END AS __misfit"
         parsed = f"json_extract_string(value, [{texts}])"
         object_ = "json_valid(value) AND starts_with(ltrim(value, ' \t\r\n'), '{')"
-        self._trusting, self._checking = (
-            f"SELECT {', '.join([*named, misfit])} FROM (SELECT {', '.join(['j', *values])} FROM "
-            f"(SELECT {extracted} AS j FROM __values))"
+        with_values = ", ".join(["*", *values])
+        trusting, checking = (
+            f"(SELECT *, {misfit} FROM (SELECT {with_values} FROM (SELECT *, {extracted} AS j FROM __rows)))"
             for extracted in (parsed, f"CASE WHEN {object_} THEN {parsed} END")
         )
+        named = [f"v{place} AS {quoted(name)}" for name, place in places.items()]
+        self._trusting, self._checking = (
+            f"SELECT {', '.join([*named, '__misfit'])} FROM {marked}" for marked in (trusting, checking)
+        )
+        # The check is part of every value, so that no row is left out, or is not read, before it was checked.
+        sure = [
+            f"CASE WHEN __misfit IS NULL THEN v{places[name]} ELSE error('a record does not fit') END AS {quoted(name)}"
+            if name in places
+            else f"CAST(NULL AS STRING) AS {quoted(name)}"
+            for name in schema.names
+        ]
+        self.sure = f"(SELECT {', '.join([PLACE, *sure])} FROM {trusting})"
+        """All that look like objects, as rows of the schema; a statement that reads them fails if one does not fit."""
 
     def decode(self, values: pa.Array) -> tuple[pa.Table, list[Misfit]]:
         """The records that fit, as columns in their order, and those that do not."""
-        with registered({"__values": pa.table({"value": values})}) as connection:
+        with self._prepared.over(pa.table({"value": values})) as ask:
             try:
-                statement = self._trusting if _look_like_objects(values) else self._checking
-                decoded = connection.sql(statement).to_arrow_table()
+                statement = self._trusting if look_like_objects(values) else self._checking
+                decoded = ask(statement).to_arrow_table()
             except duckdb.Error:
                 # One record that is no JSON fails the statement; now each is asked first, which costs a second look.
-                decoded = connection.sql(self._checking).to_arrow_table()
+                decoded = ask(self._checking).to_arrow_table()
         marks = decoded["__misfit"]
         rows = decoded.drop_columns(["__misfit"])
         if marks.null_count == len(marks):
@@ -96,7 +108,7 @@ def _field(text: str, name: str) -> object:
         return text.strip()
 
 
-def _look_like_objects(values: pa.Array) -> bool:
+def look_like_objects(values: pa.Array) -> bool:
     """Whether every text starts with a brace, so that what is JSON among them is an object."""
     if values.null_count or not len(values):
         return False

@@ -12,13 +12,14 @@ has been taken in then; its host can take it in piece by piece, so that only tha
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.edge.connection import registered
+from millrace.edge.connection import PLACE, Prepared
 from millrace.edge.dedup import deduped
 from millrace.edge.sql import CannotFuseError, quoted, to_duckdb
 from millrace.edge.tables import columns_of
@@ -55,8 +56,6 @@ from millrace.model.stream import (
 from millrace.model.watermark import Punctuated, Seen
 from millrace.model.window import Custom, Fixed, Global, Session, Sliding, Windowing
 
-PLACE = "__place"
-"""The column of a bundle that says which of its records a row is."""
 _SIDE = "__side"
 """By which side of a union it came: all rows of the first are before those of the second."""
 _AT, _NEWEST, _CLOSED = "__at", "__newest", "__closed"
@@ -87,12 +86,15 @@ class Fused:
         source: Source,
         tables: Mapping[str, pa.Table] | None = None,
         ordered: bool = False,
+        decoded: str = "__rows",
     ) -> None:
         """Write the statements. Raises CannotFuseError with the reason if there are none.
 
         `tables` holds what tables that may change now hold, by name; without it, they are read. The rows of a plain
-        stream are in the order of arrival if that is asked for.
+        stream are in the order of arrival if that is asked for. Where `take` is given records that are not decoded
+        yet, `decoded` is the query that decodes them.
         """
+        self._decoded = decoded
         self._given = tables
         self.lifts: str | None = None
         """Why the statement gives rows that are still to be lifted, and not partials."""
@@ -122,22 +124,31 @@ class Fused:
         return staged
 
     @property
+    def is_one_statement(self) -> bool:
+        """Whether a bundle is looked at once only, as long as none of its rows is set aside."""
+        return self._tells or not self._timed
+
+    @property
     def event_time(self) -> EventTime | None:
         """The node that says what event time is for this source."""
         return self._timed[0][0] if self._timed else None
 
     def take(self, rows: pa.Table) -> Taken:
         """What a bundle comes to. Raises duckdb.Error if a row has no value somewhere."""
-        with registered({"__rows": _placed(rows), **self.tables}) as connection:
-            made = connection.sql(self.statement).to_arrow_table()
-            return self._told(connection, made) if self._tells else Taken(made, *self._times(connection))
+        with self._prepared.over(_placed(rows)) as ask:
+            made = ask(self.statement).to_arrow_table()
+            return self._told(ask, made) if self._tells else Taken(made, *self._times(ask))
 
     def seen(self, rows: pa.Table) -> Seen:
         """What a bundle shows of event time, taken in or not. Raises duckdb.Error as `take` does."""
-        with registered({"__rows": _placed(rows), **self.tables}) as connection:
-            return self._times(connection)[0]
+        with self._prepared.over(_placed(rows)) as ask:
+            return self._times(ask)[0]
 
-    def _told(self, connection: duckdb.DuckDBPyConnection, made: pa.Table) -> Taken:
+    @cached_property
+    def _prepared(self) -> Prepared:
+        return Prepared(self.tables)
+
+    def _told(self, ask: Callable[[str], duckdb.DuckDBPyRelation], made: pa.Table) -> Taken:
         """Partials that tell the time beside them; rows without an event time are in a slice that is NULL."""
         newest, closed = (pc.max(made[name]).as_py() for name in (_NEWEST, _CLOSED))
         seen = Seen(*(BEGINNING_OF_TIME if each is None else each for each in (newest, closed)))  # type: ignore[arg-type]
@@ -145,23 +156,21 @@ class Fused:
         if not rows["slice"].null_count:
             return Taken(rows, seen)
         node, above = self._timed[0]
-        timeless = connection.sql(f"SELECT {PLACE} FROM ({above}) WHERE {_missing(node)}").fetchall()
+        timeless = ask(f"SELECT {PLACE} FROM ({above}) WHERE {_missing(node)}").fetchall()
         return Taken(rows.filter(rows["slice"].is_valid()), seen, tuple(place for (place,) in timeless))
 
-    def _times(self, connection: duckdb.DuckDBPyConnection) -> tuple[Seen, tuple[int, ...]]:
+    def _times(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[Seen, tuple[int, ...]]:
         """What the bundle shows of event time, and which rows have none."""
         if not self._timed:
             return Seen(), ()
         node, above = self._timed[0]
         at, missing = f"epoch_us({quoted(node.column)})", _missing(node)
         asked = f"SELECT max({at}), {_closes(node)}, count(*) FILTER ({missing}) FROM ({above})"
-        ((newest, closed, many),) = connection.sql(asked).fetchall()
-        timeless = connection.sql(f"SELECT {PLACE} FROM ({above}) WHERE {missing}").fetchall() if many else []
+        ((newest, closed, many),) = ask(asked).fetchall()
+        timeless = ask(f"SELECT {PLACE} FROM ({above}) WHERE {missing}").fetchall() if many else []
         times: Mapping[int, int] = {}
         if node.estimator.needs_times and newest is not None:
-            counted = connection.sql(
-                f"SELECT {at} AS t, count(*) AS n FROM ({above}) WHERE {at} IS NOT NULL GROUP BY {at}"
-            )
+            counted = ask(f"SELECT {at} AS t, count(*) AS n FROM ({above}) WHERE {at} IS NOT NULL GROUP BY {at}")
             times = _rounded(newest, counted.to_arrow_table())
         newest, closed = (BEGINNING_OF_TIME if each is None else each for each in (newest, closed))
         return Seen(newest, closed, times), tuple(place for (place,) in timeless)
@@ -170,7 +179,7 @@ class Fused:
         """A stream as a query over the rows of one source; None if that source is not part of it."""
         if isinstance(node, Source):
             columns = ", ".join(map(quoted, node.schema.names))
-            return f"SELECT {PLACE}, 0 AS {_SIDE}, {columns} FROM __rows" if node == source else None
+            return f"SELECT {PLACE}, 0 AS {_SIDE}, {columns} FROM {self._decoded}" if node == source else None
         if isinstance(node, Union):
             names = ", ".join(map(quoted, (PLACE, *node.schema.names)))
             many, sides = len(node.parents), [self._stream(side, source) for side in node.parents]

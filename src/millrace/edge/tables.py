@@ -5,7 +5,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from millrace.edge.connection import registered
+from millrace.edge.connection import connection
 from millrace.edge.sql import duckdb_type, quoted
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import Place, refuse
@@ -41,8 +41,7 @@ def _in_file(table: Table, path: Path, place: Place | None) -> pa.Table:
     escaped = str(path).replace("'", "''")
     options = ", all_varchar = true" if read == "read_csv" else ""
     try:
-        with registered({}) as connection:
-            return connection.sql(f"SELECT {chosen} FROM {read}('{escaped}'{options})").to_arrow_table()
+        return connection().sql(f"SELECT {chosen} FROM {read}('{escaped}'{options})").to_arrow_table()
     except duckdb.Error as error:
         raise refuse(
             f"table {table.name!r}: {path} does not hold ({table.schema}): {str(error).splitlines()[0]}", place

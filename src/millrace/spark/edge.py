@@ -8,17 +8,17 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.edge.connection import ROW_ERRORS
-from millrace.edge.decode import JsonDecoder
+from millrace.edge.connection import PLACE, ROW_ERRORS
+from millrace.edge.decode import JsonDecoder, look_like_objects
 from millrace.edge.dedup import deduped
-from millrace.edge.fused import PLACE, Fused, columns_read
+from millrace.edge.fused import Fused, Taken, columns_read
 from millrace.log.bundle import Bundle, Split, Times
 from millrace.model.arrow import arrow_type
 from millrace.model.duration import BEGINNING_OF_TIME
@@ -139,27 +139,48 @@ class Reading:
         """Compile what is fused, of outputs by number."""
         self._source = source
         self._takers = [Taker(number, part, source, tables) for number, part in fused if source in sources(part.stream)]
-        self._decoder: JsonDecoder | None = None
         self.wanted = {name for _, part in fused for name in columns_read(part.of)}
+        self._decoder: JsonDecoder | None = None
+        self._is_clean = True
+        """Whether nothing was set aside of the last bundle."""
 
     def take(self, bundle: Bundle, split: Split, sent: dict[int, Sent]) -> list[dict[str, Any]]:
         """Take in the bundle of a split for every output; the dead letters."""
-        letters = Letters(self._source, bundle, split)
         if not len(bundle):
             return []
-        rows = bundle.rows
-        places = np.arange(len(bundle))
-        if rows is None:
-            if self._decoder is None:
-                self._decoder = JsonDecoder(self._source.schema, self.wanted)
-            rows, places = decoded(self._decoder, letters)
+        letters = Letters(self._source, bundle, split)
+        if bundle.rows is not None:
+            self._take_rows(bundle.rows, np.arange(len(bundle)), sent, letters)
+        elif not (self._is_clean and self._take_at_once(bundle.texts, sent)):
+            self._take_rows(*decoded(self._made_ready(), letters), sent, letters)
+        self._is_clean = not letters.rows
+        return letters.rows
+
+    def _take_at_once(self, texts: pa.Array, sent: dict[int, Sent]) -> bool:
+        """Decode and aggregate in one statement, if one output reads the source; False if a record is to be set aside.
+
+        Nothing was taken in then, and each record has to be looked at.
+        """
+        if len(self._takers) != 1 or not look_like_objects(texts):
+            return False
+        (taker,) = self._takers
+        return taker.take_texts(texts, self._made_ready(), sent[taker.number])
+
+    def _take_rows(
+        self, rows: pa.Table, places: npt.NDArray[np.int64], sent: dict[int, Sent], letters: Letters
+    ) -> None:
         rows = rows.append_column(PLACE, pa.array(places))
         for name in self._source.schema.names:
             if name not in rows.column_names:  # it was not wanted
                 rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
         for taker in self._takers:
             taker.take(rows, sent[taker.number], letters)
-        return letters.rows
+
+    def _made_ready(self) -> JsonDecoder:
+        """The decoder, which not every schema has."""
+        if self._decoder is None:
+            self._decoder = JsonDecoder(self._source.schema, self.wanted)
+        return self._decoder
 
 
 class Taker:
@@ -171,7 +192,9 @@ class Taker:
         parts = deduped(part.of)
         self._of = part.of if parts is None else parts.above
         self._source = source
-        self._fused = Fused(self._of, source, tables, ordered=parts is not None)
+        self._compile = partial(Fused, self._of, source, tables, ordered=parts is not None)
+        self._fused = self._compile()
+        self._from_texts: Fused | None = None
         node = self._fused.event_time
         nodes = [id(each) for each in event_times(part.stream)]
         self._node = None if node is None else nodes.index(id(node))
@@ -186,14 +209,29 @@ class Taker:
         except ROW_ERRORS as error:
             self._take_pieces(rows, sent, letters, str(error).splitlines()[0])
             return
-        if self._panes is not None:
-            if len(taken.rows):
-                sent.rows.append(lifted(self._panes, taken.rows))
-        elif len(taken.rows):
-            sent.rows.append(taken.rows)
-        self._see(taken.seen, sent)
+        self._add(taken, sent)
         for place in taken.timeless:
             letters.add(place, f"event time {self._fused.event_time.column} is NULL")  # type: ignore[union-attr]
+
+    def take_texts(self, texts: pa.Array, decoder: JsonDecoder, sent: Sent) -> bool:
+        """Take in records that are not decoded yet; False, and nothing was taken in, if one is to be set aside."""
+        if not self._fused.is_one_statement:
+            return False
+        if self._from_texts is None:
+            self._from_texts = self._compile(decoded=decoder.sure)
+        try:
+            taken = self._from_texts.take(pa.table({"value": texts}))
+        except ROW_ERRORS:
+            return False
+        if taken.timeless:
+            return False
+        self._add(taken, sent)
+        return True
+
+    def _add(self, taken: Taken, sent: Sent) -> None:
+        if len(taken.rows):
+            sent.rows.append(taken.rows if self._panes is None else lifted(self._panes, taken.rows))
+        self._see(taken.seen, sent)
 
     def _take_pieces(self, rows: pa.Table, sent: Sent, letters: Letters, error: str) -> None:
         bad = {} if len(rows) > _ROW_BY_ROW else self._without_value(rows)

@@ -1,0 +1,87 @@
+"""A bundle comes to the same whether it is decoded and aggregated at once, or record by record looked at."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from millrace import count, fixed, memory, sum_
+from millrace.log.bundle import Bundle
+from millrace.model.query import Query
+from millrace.model.stream import Stream
+from millrace.model.watermark import Seen
+from millrace.spark.edge import Reading, Sent
+from millrace.spark.plan import Part
+
+pytestmark = pytest.mark.no_cover
+
+SOURCE = memory("input", "k STRING, kind STRING, n BIGINT, at TIMESTAMP, note STRING")
+VIEWS = SOURCE.where("kind = 'view'")
+TIMED = VIEWS.event_time("at", delay="0s")
+OUTPUTS: dict[str, Query | Stream] = {
+    "counts": TIMED.group_by("k").window(fixed("10s")).aggregate(views=count(), total=sum_("n")),
+    "only times": SOURCE.event_time("at", delay="0s").window(fixed("10s")).aggregate(all=count()),
+    "fails in a value": TIMED.group_by("k").window(fixed("10s")).aggregate(total=sum_("n + 1")),
+    "rows": VIEWS.select("k", n="n + 1"),
+}  # fmt: skip
+
+fields = st.fixed_dictionaries(
+    {},
+    optional={
+        "k": st.sampled_from(['"a"', '"7"', "5", "null", '"\\u00fc"', "[1]"]),
+        "kind": st.sampled_from(['"view"', '"click"', "null"]),
+        "n": st.sampled_from(["1", '"2"', "1.5", "null", "9223372036854775807", '"x"']),
+        "at": st.sampled_from(['"2026-01-01T00:00:03Z"', '"2026-01-01T00:00:14Z"', '"noon"', "null"]),
+        "note": st.sampled_from(['"hello"', '"\\ud83d"', "{}"]),
+    },
+)
+records = st.one_of(
+    fields.map(lambda row: "{" + ", ".join(f'"{name}": {value}' for name, value in row.items()) + "}"),
+    st.sampled_from(["", "null", "[]", "{", '{"k": "a"} {}', ' {"k": "a", "kind": "view", "at": "2026-01-01"}\n']),
+    st.none(),
+)
+
+
+def good(number: int) -> str:
+    return f'{{"k": "{number % 3}", "kind": "view", "n": {number}, "at": "2026-01-01T00:00:{number % 60:02}Z"}}'
+
+
+def read(of: Query | Stream, texts: list[str | None], at_once: bool) -> tuple[Any, Seen | None, list[dict[str, Any]]]:
+    reading = Reading([(0, Part("output", of))], SOURCE, {})
+    reading._is_clean = at_once
+    sent = Sent()
+    bundle = Bundle("here", np.arange(len(texts)) * 10, pa.array(texts, pa.string()))
+    letters = reading.take(bundle, None, {0: sent})  # type: ignore[arg-type]
+    made = [row for table in sent.rows for row in table.to_pylist()]
+    return sorted(made, key=repr), sent.seen.get(0), sorted(letters, key=repr)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+@given(st.lists(records, max_size=6))
+@example(['{"kind": "click", "at": "noon"}', good(1)])
+@example(['{"kind": "click", "n": 1.5}', good(1)])
+@example(['{"kind": "view", "note": "\\ud83d"}', good(1)])
+@example(['{"n": 1.5, "at": "2026-01-01T00:00:03Z"}', good(1)])
+@example(["[]", good(1)])
+def test_at_once_or_not_is_the_same(name: str, texts: list[str | None]) -> None:
+    assert read(OUTPUTS[name], texts, at_once=True) == read(OUTPUTS[name], texts, at_once=False)
+
+
+@pytest.mark.parametrize("name", ["counts", "only times", "rows"])
+def test_what_all_fits_is_taken_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str | None] = [good(number) for number in range(100)]
+    looked_at = read(OUTPUTS[name], texts, at_once=False)
+    monkeypatch.setattr(Reading, "_take_rows", lambda *_: pytest.fail("each record was looked at"))
+    assert read(OUTPUTS[name], texts, at_once=True) == looked_at
+
+
+def test_after_a_misfit_records_are_looked_at_until_all_fit_again() -> None:
+    reading = Reading([(0, Part("output", OUTPUTS["counts"]))], SOURCE, {})
+    cleanly = []
+    for texts in (["[]", good(1)], [good(2)], [good(3)]):
+        reading.take(Bundle("here", np.arange(len(texts)), pa.array(texts)), None, {0: Sent()})  # type: ignore[arg-type]
+        cleanly.append(reading._is_clean)
+    assert cleanly == [False, True, True]
