@@ -19,7 +19,9 @@ lines = op.input("lines", flow, DirSource(folder))
 events = op.map("decode", lines, json.loads)
 views = op.filter("views", events, lambda event: event["event_type"] == "view")
 joined = op.map("join", views, lambda event: (ads[event["ad_id"]], datetime.fromisoformat(event["event_time"])))
-clock = EventClock(lambda pair: pair[1], wait_for_system_duration=timedelta(seconds=10))
+# All files are read at the same time, and each goes on where the one before it ends: with less patience than all of
+# them span, what the later ones hold would make that of the earlier ones late.
+clock = EventClock(lambda pair: pair[1], wait_for_system_duration=timedelta(minutes=30))
 windower = TumblingWindower(length=timedelta(seconds=10), align_to=datetime(2026, 1, 1, tzinfo=timezone.utc))
 counted = count_window("count", joined, clock, windower, lambda pair: pair[0])
 op.output("out", counted.down, TestingSink(out))
