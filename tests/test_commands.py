@@ -182,6 +182,7 @@ def test_views_are_asked_in_sql(here: Path) -> None:
     store.close()
     assert ran("query", "SELECT k, n FROM hourly", "--format", "csv") == 'k,n\n"a, b",5\n'
     assert json.loads(ran("query", "SELECT k, n FROM hourly", "--format", "json")) == {"k": "a, b", "n": 5}
+    assert ran("query", "SELECT 9e999 AS x", "--format", "json") == '{"x": "Infinity"}\n'
     assert "│ a, b │ 5 │" in ran("query", "SELECT k, n FROM hourly")
     assert json.loads(ran("views", "--format", "json"))["view"] == "hourly"
     assert "did you mean 'hourly'" in refused("query", "SELECT * FROM hourli")

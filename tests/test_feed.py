@@ -138,3 +138,46 @@ def test_partitions_share_the_limit(waiting: list[int], limit: int) -> None:
     assert sum(taken) == min(limit, sum(waiting))
     held_back = [some for some, all_ in zip(taken, waiting, strict=True) if some < all_]
     assert not held_back or max(taken) - min(held_back) <= 1
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("many", [1, 50])
+def test_a_topic_that_was_made_again_is_not_read_as_if_it_were_the_old_one(
+    kept: Log, tmp_path: Path, partitions: int, many: int
+) -> None:
+    put(kept, 10)
+    at = feed(kept, tmp_path).latest([0, 0])
+    kept.remove("plays")
+    kept.create("plays", partitions)
+    put(kept, many)
+    with pytest.raises(ModelError, match="it was removed and made again"):
+        feed(kept, tmp_path).latest(at)
+
+
+def test_another_log_of_the_same_topics_is_not_read_on(kept: Log, tmp_path: Path) -> None:
+    put(kept, 10)
+    at = feed(kept, tmp_path).latest([0, 0])
+    other = Log(tmp_path / "other.db")
+    other.create("plays", partitions=2)
+    with pytest.raises(ModelError, match="is another log"):
+        feed(other, tmp_path).latest(at)
+
+
+def test_a_reader_without_a_name_holds_nobody_up(kept: Log, tmp_path: Path) -> None:
+    put(kept, 10)
+    again = Feed(log("plays", SCHEMA), str(kept.path), tmp_path / "again.json", None, 1.0, Clock())
+    assert sum(again.latest(again.start())) == 10
+    assert kept.lag("plays") == {}
+
+
+def test_a_reader_that_is_forgotten_holds_nobody_up_until_it_reads_on(kept: Log, tmp_path: Path) -> None:
+    put(kept, 10)
+    followed = feed(kept, tmp_path)
+    at = followed.latest(followed.start())
+    assert kept.lag("plays") == {"charts": 10}
+    kept.forget("charts")
+    assert kept.lag("plays") == {}
+    followed.latest(at)
+    assert kept.lag("plays") == {"charts": 0}
+    with pytest.raises(ModelError, match="charts"):
+        kept.forget("chart")

@@ -19,7 +19,7 @@ from millrace.log.topics import Log
 from millrace.model.query import Query
 from millrace.running.layers import run_batch_layer
 from millrace.running.replay import replay, roll_back
-from millrace.running.run import How, Place, behind, run_batch, run_stream
+from millrace.running.run import Home, How, behind, run_batch, run_stream
 from millrace.running.savepoint import save, start_from
 from millrace.running.status import all_under
 from millrace.spark import session as sessions
@@ -40,20 +40,18 @@ def server() -> Iterator[Any]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def place(
-    request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> Place:
-    """A place with a log of its own, run on the one Spark of all tests."""
+def home(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """A home with a log of its own, run on the one Spark of all tests."""
     monkeypatch.setattr(sessions, "start", lambda *_: spark)
     monkeypatch.setattr(sessions, "stop", lambda _: None)
     url = str(tmp_path / "views.db")
     if request.param == "postgresql":
         url = request.getfixturevalue("server").empty()
-    return Place(tmp_path / "log.db", url, tmp_path / "checkpoint")
+    return Home(tmp_path / "log.db", url, tmp_path / "checkpoint")
 
 
-def kept(place: Place, topic: str = "plays") -> Log:
-    opened = Log(place.log)
+def kept(home: Home, topic: str = "plays") -> Log:
+    opened = Log(home.log)
     if topic not in {each.name for each in opened.topics()}:
         opened.create(topic, partitions=2)
     return opened
@@ -71,13 +69,13 @@ def by_minute(least: int = 30_000) -> Query:
     return timed.trigger(on.watermark(early=on.each(), late=on.each())).retracting().aggregate(plays=count())
 
 
-def rows(place: Place, sql: str) -> list[tuple[Any, ...]]:
-    with closing(open_store(place.store)) as store:
+def rows(home: Home, sql: str) -> list[tuple[Any, ...]]:
+    with closing(open_store(home.store)) as store:
         return store.query(sql).rows
 
 
-def changed(place: Place, view: str, since: int) -> list[dict[str, Any]]:
-    with closing(open_store(place.store)) as store:
+def changed(home: Home, view: str, since: int) -> list[dict[str, Any]]:
+    with closing(open_store(home.store)) as store:
         found: list[dict[str, Any]] = store.changes(view, since).to_pylist()
     return found
 
@@ -85,123 +83,125 @@ def changed(place: Place, view: str, since: int) -> list[dict[str, Any]]:
 COUNTED = "SELECT track, plays FROM minutes ORDER BY window_start, track"
 
 
-def test_late_records_correct_the_view_and_a_batch_says_the_same(place: Place) -> None:
+def test_late_records_correct_the_view_and_a_batch_says_the_same(home: Home) -> None:
     pipeline = Pipeline("charts", {"minutes": by_minute()})
-    kept(place).append("plays", [play("ann", "Weir", 5), play("bob", "Weir", 10), play("ann", "Eddy", 70), "not JSON"])
-    run_stream(QUIET, pipeline, place, ONCE)
-    assert rows(place, COUNTED) == [("Weir", 2), ("Eddy", 1)]
-    kept(place).append("plays", [play("cal", "Weir", 20), play("cal", "Weir", 21, ms=5)])
-    assert behind(pipeline, place.log) == 2
-    run_stream(QUIET, pipeline, place, ONCE)
-    assert rows(place, COUNTED) == [("Weir", 3), ("Eddy", 1)]
-    assert rows(place, "SELECT timing FROM minutes WHERE track = 'Weir'") == [("late",)]
-    ((version,),) = rows(place, "SELECT max(version) FROM minutes")
-    changes = changed(place, "minutes", version - 1)
+    kept(home).append("plays", [play("ann", "Weir", 5), play("bob", "Weir", 10), play("ann", "Eddy", 70), "not JSON"])
+    run_stream(QUIET, pipeline, home, ONCE)
+    assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
+    kept(home).append("plays", [play("cal", "Weir", 20), play("cal", "Weir", 21, ms=5)])
+    assert behind("charts", kept(home)) == 2
+    run_stream(QUIET, pipeline, home, ONCE)
+    assert rows(home, COUNTED) == [("Weir", 3), ("Eddy", 1)]
+    assert rows(home, "SELECT timing FROM minutes WHERE track = 'Weir'") == [("late",)]
+    ((version,),) = rows(home, "SELECT max(version) FROM minutes")
+    changes = changed(home, "minutes", version - 1)
     assert [(row["plays"], row["diff"]) for row in changes] == [(2, -1), (3, 1)]
-    files = [path.read_text() for path in (place.checkpoint / "dead_letters").iterdir()]
+    files = [path.read_text() for path in (home.checkpoint / "dead_letters").iterdir()]
     letters = [json.loads(line) for text in files for line in text.splitlines()]
     assert [(letter["origin"][:5], letter["value"]) for letter in letters] == [("plays", "not JSON")]
-    run_batch(QUIET, pipeline, place)
-    assert rows(place, COUNTED) == [("Weir", 3), ("Eddy", 1)]
-    assert behind(pipeline, place.log) == 0
-    (status,) = all_under(place.checkpoint.parent)
+    run_batch(QUIET, pipeline, home)
+    assert rows(home, COUNTED) == [("Weir", 3), ("Eddy", 1)]
+    assert behind("charts", kept(home)) == 0
+    (status,) = all_under(home.checkpoint.parent)
     assert (status.pipeline, status.is_running, status.progress["batch"]) == ("charts", False, 1)
 
 
-def test_merged_sessions_leave_one_row(place: Place) -> None:
+def test_merged_sessions_leave_one_row(home: Home) -> None:
     timed = PLAYS.event_time("at", delay="5s").group_by("user").window(session("10s"), lateness="1h").trigger(on.each())
     views = {
         "retracting": timed.retracting().aggregate(plays=count()),
         "accumulating": timed.accumulating().aggregate(plays=count()),
     }
     pipeline = Pipeline("visits", views)
-    kept(place).append("plays", [play("ann", "Weir", 0), play("ann", "Weir", 15)])
-    run_stream(QUIET, pipeline, place, ONCE)
-    kept(place).append("plays", [play("ann", "Weir", 8)])
-    run_stream(QUIET, pipeline, place, ONCE)
+    kept(home).append("plays", [play("ann", "Weir", 0), play("ann", "Weir", 15)])
+    run_stream(QUIET, pipeline, home, ONCE)
+    kept(home).append("plays", [play("ann", "Weir", 8)])
+    run_stream(QUIET, pipeline, home, ONCE)
     for view in views:
-        assert rows(place, f"SELECT plays FROM {view}") == [(3,)], view
+        assert rows(home, f"SELECT plays FROM {view}") == [(3,)], view
 
 
-def test_a_changed_pipeline_is_replayed_swapped_and_rolled_back(place: Place) -> None:
+def test_a_changed_pipeline_is_replayed_swapped_and_rolled_back(home: Home) -> None:
     before, after = (Pipeline("charts", {"minutes": by_minute(least)}) for least in (30_000, 0))
-    kept(place).append("plays", [play("ann", "Weir", 5), play("ann", "Weir", 6, ms=10), play("ann", "Eddy", 70)])
-    run_stream(QUIET, before, place, ONCE)
+    kept(home).append("plays", [play("ann", "Weir", 5), play("ann", "Weir", 6, ms=10), play("ann", "Eddy", 70)])
+    run_stream(QUIET, before, home, ONCE)
     with pytest.raises(ModelError, match="millrace replay"):
-        run_stream(QUIET, after, place, ONCE)
-    assert rows(place, COUNTED) == [("Weir", 1), ("Eddy", 1)]
-    with closing(open_store(place.store)) as store:
+        run_stream(QUIET, after, home, ONCE)
+    assert rows(home, COUNTED) == [("Weir", 1), ("Eddy", 1)]
+    with closing(open_store(home.store)) as store:
         version = store.version()
-    assert "generation 2 of minutes is now what is read" in replay(QUIET, after, place, How())
-    assert rows(place, COUNTED) == [("Weir", 2), ("Eddy", 1)]
-    changes = changed(place, "minutes", version)
+    kept(home).report("charts", "plays", kept(home).ends("plays"))
+    assert "generation 2 of minutes is now what is read" in replay(QUIET, after, home, How())
+    assert behind("charts", kept(home)) == 0, "a replay is no reader that producers wait for"
+    assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
+    changes = changed(home, "minutes", version)
     assert sorted((row["track"], row["plays"], row["diff"]) for row in changes if row["track"] == "Weir") == [
         ("Weir", 1, -1), ("Weir", 2, 1),
     ]  # fmt: skip
-    kept(place).append("plays", [play("bob", "Weir", 7)])
-    run_stream(QUIET, after, place, ONCE)  # it goes on where the replay ended
-    assert rows(place, COUNTED) == [("Weir", 3), ("Eddy", 1)]
-    roll_back(before, place)
-    assert rows(place, COUNTED) == [("Weir", 1), ("Eddy", 1)]
-    run_stream(QUIET, before, place, ONCE)  # and the one before goes on where it was
-    assert rows(place, COUNTED) == [("Weir", 2), ("Eddy", 1)]
+    kept(home).append("plays", [play("bob", "Weir", 7)])
+    run_stream(QUIET, after, home, ONCE)  # it goes on where the replay ended
+    assert rows(home, COUNTED) == [("Weir", 3), ("Eddy", 1)]
+    roll_back(before, home)
+    assert rows(home, COUNTED) == [("Weir", 1), ("Eddy", 1)]
+    run_stream(QUIET, before, home, ONCE)  # and the one before goes on where it was
+    assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
 
 
-def test_a_run_from_a_savepoint_comes_to_the_same(place: Place) -> None:
+def test_a_run_from_a_savepoint_comes_to_the_same(home: Home) -> None:
     pipeline = Pipeline("charts", {"minutes": by_minute()})
-    kept(place).append("plays", [play("ann", "Weir", 5)])
-    run_stream(QUIET, pipeline, place, ONCE)
-    savepoint = place.checkpoint.with_name("savepoint")
-    save(place.checkpoint, savepoint)
+    kept(home).append("plays", [play("ann", "Weir", 5)])
+    run_stream(QUIET, pipeline, home, ONCE)
+    savepoint = home.checkpoint.with_name("savepoint")
+    save(home.checkpoint, savepoint)
     with pytest.raises(ModelError, match="choose another name"):
-        save(place.checkpoint, savepoint)
-    kept(place).append("plays", [play("ann", "Weir", 6), play("ann", "Eddy", 70)])
-    run_stream(QUIET, pipeline, place, ONCE)
-    expected = rows(place, COUNTED)
-    other = replace(place, checkpoint=place.checkpoint.with_name("other"))
+        save(home.checkpoint, savepoint)
+    kept(home).append("plays", [play("ann", "Weir", 6), play("ann", "Eddy", 70)])
+    run_stream(QUIET, pipeline, home, ONCE)
+    expected = rows(home, COUNTED)
+    other = replace(home, checkpoint=home.checkpoint.with_name("other"))
     start_from(savepoint, other.checkpoint)
     said = run_stream(QUIET, pipeline, other, ONCE)
     assert said.startswith("caught up: 2 rows")
-    assert rows(place, COUNTED) == expected == [("Weir", 2), ("Eddy", 1)]
+    assert rows(home, COUNTED) == expected == [("Weir", 2), ("Eddy", 1)]
     with pytest.raises(ModelError, match="is there already"):
         start_from(savepoint, other.checkpoint)
 
 
-def test_tables_that_change_are_looked_up_as_of_event_time(place: Place) -> None:
-    plans = place.checkpoint.with_name("plans.csv")
+def test_tables_that_change_are_looked_up_as_of_event_time(home: Home) -> None:
+    plans = home.checkpoint.with_name("plans.csv")
     plans.write_text("user,since,plan\nann,2026-01-01T00:00:00Z,free\n")
     users = table("plans", "user STRING, since TIMESTAMP, plan STRING", path=str(plans))
     timed = PLAYS.event_time("at", delay="5s").join(users, on="user", how="left", as_of="since")
     asked = timed.group_by("plan").window(fixed("1h"), lateness="1h").trigger(on.each()).retracting()
     pipeline = Pipeline("plans", {"by_plan": asked.aggregate(plays=count(), ms=sum_("ms"))})
-    kept(place).append("plays", [play("ann", "Weir", 5), play("bob", "Weir", 6)])
-    run_stream(QUIET, pipeline, place, ONCE)
+    kept(home).append("plays", [play("ann", "Weir", 5), play("bob", "Weir", 6)])
+    run_stream(QUIET, pipeline, home, ONCE)
     plans.write_text("user,since,plan\nann,2026-01-01T00:00:00Z,free\nann,2026-01-01T00:01:00Z,paid\n")
-    kept(place).append("plays", [play("ann", "Weir", 59), play("ann", "Weir", 60)])
-    run_stream(QUIET, pipeline, place, ONCE)
-    found = rows(place, "SELECT plan, plays FROM by_plan")
+    kept(home).append("plays", [play("ann", "Weir", 59), play("ann", "Weir", 60)])
+    run_stream(QUIET, pipeline, home, ONCE)
+    found = rows(home, "SELECT plan, plays FROM by_plan")
     assert sorted(found, key=str) == [("free", 2), ("paid", 1), (None, 1)]
 
 
-def test_a_view_is_a_table_for_another_pipeline(place: Place) -> None:
+def test_a_view_is_a_table_for_another_pipeline(home: Home) -> None:
     charts = Pipeline("charts", {"minutes": by_minute()})
-    kept(place).append("plays", [play("ann", "Weir", 5), play("bob", "Weir", 6)])
-    run_stream(QUIET, charts, place, ONCE)
+    kept(home).append("plays", [play("ann", "Weir", 5), play("bob", "Weir", 6)])
+    run_stream(QUIET, charts, home, ONCE)
     minutes = table("minutes", "track STRING, window_end TIMESTAMP, plays BIGINT", view="minutes")
     joined = PLAYS.event_time("at", delay="5s").join(minutes, on="track", as_of="window_end")
     asked = joined.group_by("track").window(fixed("1h")).trigger(on.each()).accumulating()
     pipeline = Pipeline("after", {"known": asked.aggregate(most=sum_("plays"))})
-    kept(place).append("plays", [play("cal", "Weir", 59), play("cal", "Weir", 60), play("cal", "Weir", 61)])
-    run_stream(QUIET, pipeline, replace(place, checkpoint=place.checkpoint.with_name("after")), ONCE)
-    assert rows(place, "SELECT track, most FROM known") == [("Weir", 4)]
+    kept(home).append("plays", [play("cal", "Weir", 59), play("cal", "Weir", 60), play("cal", "Weir", 61)])
+    run_stream(QUIET, pipeline, replace(home, checkpoint=home.checkpoint.with_name("after")), ONCE)
+    assert rows(home, "SELECT track, most FROM known") == [("Weir", 4)]
 
 
-def test_answers_go_to_a_topic_once(place: Place) -> None:
-    kept(place, "answers")
-    kept(place).append("plays", [play("ann", "Weir", 5), play("ann", "Eddy", 70)])
+def test_answers_go_to_a_topic_once(home: Home) -> None:
+    kept(home, "answers")
+    kept(home).append("plays", [play("ann", "Weir", 5), play("ann", "Eddy", 70)])
     pipeline = Pipeline("charts", sinks=[by_minute().to(to_topic("answers"))])
-    run_stream(QUIET, pipeline, place, ONCE)
-    opened = Log(place.log)
+    run_stream(QUIET, pipeline, home, ONCE)
+    opened = Log(home.log)
     read = [opened.read("answers", part, 0, end)["value"] for part, end in enumerate(opened.ends("answers"))]
     answers = [json.loads(value.as_py()) for column in read for value in column]
     stand = Counter[tuple[str, str]]()
@@ -210,36 +210,50 @@ def test_answers_go_to_a_topic_once(place: Place) -> None:
     assert stand == {("Eddy", "early"): 1, ("Weir", "early"): 0, ("Weir", "on-time"): 1}
 
 
-def test_the_batch_layer_heals_what_the_stream_got_wrong(place: Place) -> None:
-    archive = place.checkpoint.with_name("archive")
+def test_the_batch_layer_heals_what_the_stream_got_wrong(home: Home) -> None:
+    archive = home.checkpoint.with_name("archive")
     both = layers(batch=files(str(archive), PLAYS.schema, "parquet"), speed=PLAYS)
     timed = both.event_time("at", delay="5s").group_by("track").window(fixed("1m"))
     asked = timed.trigger(on.watermark(early=on.each())).accumulating().aggregate(plays=count())
     pipeline = Pipeline("charts", {"minutes": asked})
     late = [play("ann", "Weir", 5), play("ann", "Delta", 10), "not JSON", play("ann", "Eddy", 70)]
-    kept(place).append("plays", late, ["a"] * 4)
-    run_stream(QUIET, pipeline, place, ONCE)
-    kept(place).append("plays", [play("bob", "Weir", 20)], ["a"])  # too late for the stream
-    run_stream(QUIET, pipeline, place, ONCE)
-    assert rows(place, COUNTED) == [("Delta", 1), ("Weir", 1), ("Eddy", 1)]
-    with closing(open_store(place.store)) as store:  # somebody spoils it
+    kept(home).append("plays", late, ["a"] * 4)
+    run_stream(QUIET, pipeline, home, ONCE)
+    kept(home).append("plays", [play("bob", "Weir", 20)], ["a"])  # too late for the stream
+    run_stream(QUIET, pipeline, home, ONCE)
+    assert rows(home, COUNTED) == [("Delta", 1), ("Weir", 1), ("Eddy", 1)]
+    with closing(open_store(home.store)) as store:  # somebody spoils it
         held = store.rows("minutes").rows
         spoiled = held.set_column(held.column_names.index("plays"), "plays", pa.array([77] * len(held)))
         diff = pa.array([1] * len(held), pa.int32())
         answers = spoiled.drop_columns(["version"]).add_column(4, "diff", diff)
         store.commit("charts", "vandal", 0, {"minutes": answers}, once=True)
-    assert rows(place, COUNTED) == [("Delta", 77), ("Weir", 77), ("Eddy", 77)]
-    run_batch_layer(QUIET, pipeline, place)
-    assert rows(place, COUNTED) == [("Delta", 1), ("Weir", 2), ("Eddy", 77)], "what is over is right again"
-    kept(place).append("plays", [play("bob", "Eddy", 80), play("bob", "Eddy", 130)], ["a"] * 2)
-    run_stream(QUIET, pipeline, place, ONCE)
-    assert rows(place, COUNTED) == [("Delta", 1), ("Weir", 2), ("Eddy", 2), ("Eddy", 1)]
-    run_batch_layer(QUIET, pipeline, place)
-    assert rows(place, COUNTED) == [("Delta", 1), ("Weir", 2), ("Eddy", 2), ("Eddy", 1)]
+    assert rows(home, COUNTED) == [("Delta", 77), ("Weir", 77), ("Eddy", 77)]
+    run_batch_layer(QUIET, pipeline, home)
+    assert rows(home, COUNTED) == [("Delta", 1), ("Weir", 2), ("Eddy", 77)], "what is over is right again"
+    kept(home).append("plays", [play("bob", "Eddy", 80), play("bob", "Eddy", 130)], ["a"] * 2)
+    run_stream(QUIET, pipeline, home, ONCE)
+    assert rows(home, COUNTED) == [("Delta", 1), ("Weir", 2), ("Eddy", 2), ("Eddy", 1)]
+    run_batch_layer(QUIET, pipeline, home)
+    assert rows(home, COUNTED) == [("Delta", 1), ("Weir", 2), ("Eddy", 2), ("Eddy", 1)]
     assert len(list(archive.iterdir())) == 2, "each record is archived once"
     visits = both.event_time("at", delay="5s").window(session("1m")).aggregate(plays=count())
     with pytest.raises(ModelError, match="windows that the clock ends"):
-        run_batch_layer(QUIET, Pipeline("visits", {"visits": visits}), place)
+        run_batch_layer(QUIET, Pipeline("visits", {"visits": visits}), home)
+
+
+def test_the_batch_layer_looks_up_what_the_stream_does(home: Home) -> None:
+    kept(home).append("plays", [play("ann", "Weir", 5), play("ann", "Eddy", 6), play("ann", "Weir", 300)], ["a"] * 3)
+    run_stream(QUIET, Pipeline("charts", {"minutes": by_minute()}), home, ONCE)
+    archive = home.checkpoint.with_name("archive")
+    both = layers(batch=files(str(archive), PLAYS.schema, "parquet"), speed=PLAYS)
+    known = table("minutes", "track STRING, plays BIGINT", view="minutes")
+    joined = both.event_time("at", delay="5s").join(known, on="track").group_by("track").window(fixed("1m"))
+    pipeline = Pipeline("after", {"known": joined.accumulating().aggregate(times=count())})
+    other = replace(home, checkpoint=home.checkpoint.with_name("after"))
+    run_batch_layer(QUIET, pipeline, other)
+    found = rows(home, "SELECT track, times FROM known ORDER BY track")
+    assert found == [("Eddy", 1), ("Weir", 2)], "a row for each of the minutes that it was played in"
 
 
 def test_the_log_is_a_source_of_spark_s_with_kafka_s_rows(spark: SparkSession, tmp_path: Path) -> None:

@@ -157,6 +157,13 @@ def test_a_query_reads_and_does_nothing_else(client: TestClient) -> None:
         assert client.post("/query", json={"sql": sql}).status_code == 400
 
 
+def test_numbers_that_json_does_not_have_are_text(client: TestClient) -> None:
+    answer = client.post("/query", json={"sql": "SELECT 9e999 AS most, -9e999 AS least, 1.5 AS some"})
+    assert json.loads(answer.text, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))["rows"] == [
+        ["Infinity", "-Infinity", 1.5]
+    ]
+
+
 def test_requests_that_come_together_are_kept_together(log: Log, tmp_path: Path) -> None:
     app = make_app(log, open_store(tmp_path / "views.db"))
 

@@ -188,6 +188,17 @@ def remove_(name: TopicName, log: LogPath = LOG) -> None:
         typer.echo(f"removed topic {name}")
 
 
+@topics.command("forget")
+def forget_(
+    reader: Annotated[str, typer.Argument(metavar="READER", help="As the column behind of millrace topics names it.")],
+    log: LogPath = LOG,
+) -> None:
+    """Forget a pipeline that reads no more, so that millrace serve does not hold producers up for it."""
+    with plain_mistakes():
+        Log(log).forget(reader)
+        typer.echo(f"forgot {reader}")
+
+
 def _bar(file: str) -> Progress:
     return Progress(
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(),

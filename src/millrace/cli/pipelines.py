@@ -31,7 +31,7 @@ from millrace.running.layers import run_batch_layer
 from millrace.running.load import load
 from millrace.running.replay import replay as replayed
 from millrace.running.replay import roll_back
-from millrace.running.run import How, Place, run_batch, run_stream
+from millrace.running.run import Home, How, behind, run_batch, run_stream
 from millrace.running.savepoint import save, start_from
 from millrace.running.status import Status, all_under
 from millrace.testing.check import BATCH, STREAM, check_all
@@ -96,18 +96,18 @@ def run(
         if mode not in ("micro-batch", "batch"):
             raise ModelError(unknown("mode", mode, ("micro-batch", "batch")))
         loaded = load(file, pipeline)
-        place = _place(loaded, checkpoint, log, store, master)
+        home = _home(loaded, checkpoint, log, store, master)
         if from_savepoint is not None:
-            start_from(from_savepoint, place.generation(_serving(store, loaded)))
+            start_from(from_savepoint, home.generation(_serving(store, loaded)))
         if layer not in ("speed", "batch"):
             raise ModelError(unknown("layer", layer, ("speed", "batch")))
         if layer == "batch":
-            done = run_batch_layer(console, loaded, place)
+            done = run_batch_layer(console, loaded, home)
         elif mode == "batch":
-            done = run_batch(console, loaded, place, shards)
+            done = run_batch(console, loaded, home, shards)
         else:
             how = How(guarantee, interval, until_caught_up, shards, latency)
-            done = run_stream(console, loaded, place, how, json)
+            done = run_stream(console, loaded, home, how, json)
         Console(stderr=True).out(done, highlight=False)
 
 
@@ -132,11 +132,11 @@ def replay(
     """
     with plain_mistakes():
         loaded = load(file, pipeline)
-        place = _place(loaded, checkpoint, log, store, master)
+        home = _home(loaded, checkpoint, log, store, master)
         if rollback:
-            done = roll_back(loaded, place)
+            done = roll_back(loaded, home)
         else:
-            done = replayed(Console(stderr=True), loaded, place, How(shards=shards, latency=latency))
+            done = replayed(Console(stderr=True), loaded, home, How(shards=shards, latency=latency))
         Console(stderr=True).out(done, highlight=False)
 
 
@@ -156,11 +156,11 @@ def savepoint(
     """
     with plain_mistakes():
         loaded = load(file, pipeline)
-        place = _place(loaded, checkpoint, LOG, store, LOCAL)
+        home = _home(loaded, checkpoint, LOG, store, LOCAL)
         called = name or datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-        to = place.checkpoint.parent / "savepoints" / f"{loaded.name}-{called}"
+        to = home.checkpoint.parent / "savepoints" / f"{loaded.name}-{called}"
         to.parent.mkdir(parents=True, exist_ok=True)
-        save(place.generation(_serving(store, loaded)), to)
+        save(home.generation(_serving(store, loaded)), to)
         typer.echo(to)
 
 
@@ -188,8 +188,9 @@ def status(
         "ended",
     )
     with plain_mistakes():
+        opened = Log(log) if log.exists() else None  # to look is not to make one
         while True:
-            rows = [_row(each, log) for each in all_under(folder)]
+            rows = [_row(each, opened) for each in all_under(folder)]
             if watch:
                 Console().clear()
             if not rows and format == "table":
@@ -288,26 +289,20 @@ def _serving(store: str, pipeline: Pipeline) -> int:
         return serving(opened, pipeline.name)
 
 
-def _place(pipeline: Pipeline, checkpoint: Path | None, log: Path, store: str, master: str) -> Place:
-    return Place(log, store, checkpoint or Path(".millrace", pipeline.name), master)
+def _home(pipeline: Pipeline, checkpoint: Path | None, log: Path, store: str, master: str) -> Home:
+    return Home(log, store, checkpoint or Path(".millrace", pipeline.name), master)
 
 
-def _row(status: Status, log: Path) -> tuple[Any, ...]:
+def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
     progress = status.progress
     lags = [part["lag"] for part in progress["parts"].values() if part["lag"] is not None]
-    behind = [
-        many
-        for topic in (Log(log).topics() if log.exists() else ())
-        for reader, many in Log(log).lag(topic.name).items()
-        if reader.partition(", ")[0] == status.pipeline
-    ]
     return (
         status.pipeline,
         "running" if status.is_running else "stopped",
         progress["batch"],
         round(progress["rows_per_second"]),
         round(progress["seconds"], 2),
-        max(behind, default=None),
+        behind(status.pipeline, log),
         format_duration(max(0, max(lags)) // SECOND * SECOND) if lags else None,
         sum(part["groups"] for part in progress["parts"].values()),
         sum(part["dropped"] for part in progress["parts"].values()),

@@ -1,7 +1,6 @@
 """Rows on the way out: a table for people, JSON lines or CSV for programs."""
 
 import csv
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.model.errors import ModelError, unknown
+from millrace.model.plain import to_json
 
 FORMATS = ("table", "json", "csv")
 
@@ -23,7 +23,7 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], format: str, tit
         raise ModelError(unknown("format", format, FORMATS))
     if format == "json":
         for row in rows:
-            typer.echo(json.dumps(dict(zip(columns, row, strict=True)), default=_text, ensure_ascii=False))
+            typer.echo(to_json(dict(zip(columns, row, strict=True))))
     elif format == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(columns)
@@ -55,4 +55,4 @@ def _text(value: Any) -> str:
         return value.isoformat()
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    return str(value) if not isinstance(value, list | dict) else json.dumps(value, default=_text)
+    return str(value) if not isinstance(value, list | dict) else to_json(value)

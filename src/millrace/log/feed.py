@@ -5,11 +5,13 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from millrace.log.admission import Admission, share
 from millrace.log.bundle import Bundle, as_texts
 from millrace.log.durable import write_whole
 from millrace.log.topics import Log
+from millrace.model.errors import ModelError
 from millrace.model.stream import Source
 
 SPLIT = 64 << 20
@@ -20,9 +22,12 @@ class Feed:
     """A topic, by position: an offset for each partition."""
 
     def __init__(
-        self, source: Source, log: str, journal: Path, reader: str, target: float, clock: Callable[[], float]
+        self, source: Source, log: str, journal: Path, reader: str | None, target: float, clock: Callable[[], float]
     ) -> None:
-        """Start where the journal says, which is written the first time. `reader` is told how far it has come."""
+        """Start where the journal says, which is written the first time.
+
+        The log is told how far the reader of this name has come, and holds producers up that are too far ahead of it.
+        """
         self._source, self._path, self._journal, self._reader = source, log, journal, reader
         self._log = Log(log)
         self._log.topic(source.name)
@@ -32,15 +37,11 @@ class Feed:
         """When the last micro-batch was planned, and how many records it takes."""
         self._warm = False
         self._reported: list[int] | None = None
+        self._journaled: dict[str, Any] | None = None
 
     def start(self) -> list[int]:
         """Where a stream of this topic begins: where it was told to when it was first run."""
-        try:
-            begun: list[int] = json.loads(self._journal.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            begun = self._begin()
-            self._journal.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._journal, lambda path: path.write_text(json.dumps(begun), encoding="utf-8"))
+        begun: list[int] = self._begun()["start"]
         return begun
 
     def end(self) -> list[int]:
@@ -51,10 +52,11 @@ class Feed:
         """How far a micro-batch from there may go. That it is asked says that all before was taken in."""
         now = self._clock()
         self._learn(now)
-        if at != self._reported:
+        ends = self.end() if until is None else until
+        self._check(at)
+        if self._reader is not None and at != self._reported:
             self._log.report(self._reader, self._source.name, at)
             self._reported = at
-        ends = self.end() if until is None else until
         waiting = [max(0, end - offset) for end, offset in zip(ends, at, strict=True)]
         taken = share(waiting, self._admission.limit)
         self._planned = now, sum(taken)
@@ -81,6 +83,29 @@ class Feed:
         if begin < last:  # retention took it away; reading says so
             pieces.append(FeedSplit(self._path, self._source.name, partition, begin, last, 0))
         return pieces
+
+    def _check(self, at: list[int]) -> None:
+        """Refuse a topic that is not the one that was read up to there."""
+        topic, ends = self._source.name, self.end()
+        is_another = self._log.id_of(topic) != self._begun()["topic"] or len(at) != len(ends)
+        if is_another or any(end < offset for offset, end in zip(at, ends, strict=True)):
+            raise ModelError(
+                f"topic {topic!r} was read up to {at}, but is another one now, which ends at {ends}: it was removed "
+                f"and made again, or {self._path} is another log; bring back what was read, or start with another "
+                "checkpoint"
+            )
+
+    def _begun(self) -> dict[str, Any]:
+        """What the journal says: which topic it is, and where it was begun."""
+        if self._journaled is None:
+            try:
+                self._journaled = json.loads(self._journal.read_text(encoding="utf-8"))
+            except FileNotFoundError:
+                self._journaled = {"topic": self._log.id_of(self._source.name), "start": self._begin()}
+                text = json.dumps(self._journaled)
+                self._journal.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(self._journal, lambda path: path.write_text(text, encoding="utf-8"))
+        return self._journaled
 
     def _begin(self) -> list[int]:
         topic, start = self._source.name, dict(self._source.options).get("start", "earliest")

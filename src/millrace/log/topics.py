@@ -32,7 +32,7 @@ from millrace.log.records import SCHEMA, Headers, Texts, records_of
 from millrace.log.sequences import Appended, Mark
 from millrace.log.topic import Topic, age, all_topics, delete_topic, find_topic, insert_topic, update_topic
 from millrace.model.duration import SECOND, Duration
-from millrace.model.errors import ModelError, refuse
+from millrace.model.errors import ModelError, refuse, unknown
 
 __all__ = ["Appended", "Log", "Topic", "now"]
 
@@ -118,6 +118,11 @@ class Log:
         """A topic by its name. Raises ModelError with those that are known."""
         with self._database.read() as connection:
             return find_topic(connection, name)[1]
+
+    def id_of(self, name: str) -> int:
+        """A number that no other topic of the log has or had, also none of the same name."""
+        with self._database.read() as connection:
+            return find_topic(connection, name)[0]
 
     def append(
         self,
@@ -233,6 +238,16 @@ class Log:
                 raise refuse(f"topic {topic!r} has {about.partitions} partitions, but {len(offsets)} offsets are given")
             row = (id, reader, json.dumps([int(offset) for offset in offsets]))
             connection.execute("INSERT OR REPLACE INTO readers VALUES (?, ?, ?)", row)
+
+    def forget(self, reader: str) -> None:
+        """Forget how far a reader has come, so that no producer waits for it. Raises ModelError if none has the name.
+
+        A reader that goes on reports again.
+        """
+        with self._database.write() as connection:
+            if not connection.execute("DELETE FROM readers WHERE reader = ?", (reader,)).rowcount:
+                known = connection.execute("SELECT DISTINCT reader FROM readers ORDER BY reader").fetchall()
+                raise ModelError(unknown("reader", reader, [name for (name,) in known]))
 
     def lag(self, topic: str) -> dict[str, int]:
         """How many of the records that are kept each reader has yet to read."""

@@ -11,7 +11,7 @@ from millrace.log.collect import chunks
 from millrace.log.topics import Log
 from millrace.model.pipeline import Pipeline
 from millrace.model.stream import log as topic
-from millrace.running.run import How, Place, follow
+from millrace.running.run import Home, How, follow
 from millrace.spark.progress import BatchProgress
 from millrace.testing import yahoo
 from millrace.views.kept import KeptViews
@@ -41,9 +41,9 @@ def measure(rows: int, store: str | None, master: str) -> Iterator[str]:
             batches.append(progress)
 
         pipeline = Pipeline("bench", {"views_by_campaign": yahoo.query(topic("events", yahoo.SCHEMA))})
-        place = Place(log.path, store or str(folder / "views.db"), folder / "checkpoint", master)
-        views = KeptViews(open_store(place.store), pipeline)
-        follow(pipeline, place, place.checkpoint, views, How(until_caught_up=True, latency="2s"), listen)
+        home = Home(log.path, store or str(folder / "views.db"), folder / "checkpoint", master)
+        views = KeptViews(open_store(home.store), pipeline)
+        follow(pipeline, home, home.checkpoint, views, How(until_caught_up=True, latency="2s"), listen)
         warm = [each for each in batches[1:] if each.rows] or batches
         taken, seconds = sum(each.rows for each in warm), sum(each.seconds for each in warm)
         yield f"pipeline: {taken / seconds:,.0f} events/s in {len(warm)} micro-batches after the first"

@@ -20,6 +20,7 @@ from millrace.log.bundle import as_texts
 from millrace.log.durable import write_whole
 from millrace.log.topics import Log
 from millrace.model.aggregate import max_
+from millrace.model.duration import to_datetime, to_instant
 from millrace.model.errors import ModelError, refuse
 from millrace.model.pane import Mode
 from millrace.model.pipeline import Pipeline
@@ -27,9 +28,9 @@ from millrace.model.query import Query
 from millrace.model.stream import ARCHIVE, Source, find_event_time, with_sources
 from millrace.model.watermark import BoundedDelay
 from millrace.model.window import Calendar, Fixed, Sliding, global_
-from millrace.running.run import Place
+from millrace.running.run import Home
 from millrace.spark.writers import Commit
-from millrace.views.kept import KeptViews, read_boundary, serving
+from millrace.views.kept import KeptViews, lookups, read_boundary, serving
 from millrace.views.store import Store, open_store
 
 _STEP = 500_000
@@ -37,7 +38,7 @@ _STEP = 500_000
 _NEWEST = "millrace_newest_"
 
 
-def run_batch_layer(console: Console, pipeline: Pipeline, place: Place) -> str:
+def run_batch_layer(console: Console, pipeline: Pipeline, home: Home) -> str:
     """Bring the archive up to date, and the windows that are over; what was done, in a line."""
     from millrace.spark import batch, session
 
@@ -45,29 +46,30 @@ def run_batch_layer(console: Console, pipeline: Pipeline, place: Place) -> str:
     if not archived or len(archived) < len(pipeline.sources):
         raise ModelError("the batch layer needs every source to be layers(batch=files(...), speed=log(...))")
     delays = {name: _delay(name, query) for name, query in pipeline.views.items()}
-    added = sum(archive(Log(place.log), source) for source in archived)
+    added = sum(archive(Log(home.log), source) for source in archived)
     asked = {
         name: replace(query, stream=with_sources(query.stream, _archive)) for name, query in pipeline.views.items()
     }
     newest = {f"{_NEWEST}{name}": _newest(query) for name, query in asked.items()}
-    spark = session.start(f"millrace {pipeline.name}", place.master, place.checkpoint / "batch.log")
+    spark = session.start(f"millrace {pipeline.name}", home.master, home.checkpoint / "batch.log")
     try:
-        found = batch.collect(spark, Pipeline(pipeline.name, {**asked, **newest}), log=place.log).answers
+        whole = Pipeline(pipeline.name, {**asked, **newest})
+        found = batch.collect(spark, whole, log=home.log, lookups=lookups(pipeline, home.store)).answers
     finally:
         session.stop(spark)
     seen = {name: found[f"view {_NEWEST}{name}"]["newest"].to_pylist() for name in asked}
     if not all(seen.values()):
         return f"{added:,} records archived; there is nothing to compute yet"
-    until = min(_instant(seen[name][0]) - delay for name, delay in delays.items())
-    boundary = max(until, read_boundary(place.boundary) or until)
-    write_whole(place.boundary, lambda path: path.write_text(str(boundary), encoding="utf-8"))
-    with closing(open_store(place.store)) as store:
+    until = min(to_instant(seen[name][0]) - delay for name, delay in delays.items())
+    boundary = max(until, read_boundary(home.boundary) or until)
+    write_whole(home.boundary, lambda path: path.write_text(str(boundary), encoding="utf-8"))
+    with closing(open_store(home.store)) as store:
         generation = serving(store, pipeline.name)
         views = KeptViews(store, pipeline, generation)
         answers = {name: _differences(store, name, found[f"view {name}"], boundary) for name in asked}
         views.write(answers, Commit(pipeline.name, f"batch layer {time.time_ns()}", 0), once=True)
     changed = sum(map(len, answers.values()))
-    return f"{added:,} records archived; {changed:,} rows put right in windows that ended by {_text(boundary)}"
+    return f"{added:,} records archived; {changed:,} rows put right in windows that ended by {to_datetime(boundary)}"
 
 
 def archive(log: Log, source: Source) -> int:
@@ -128,11 +130,3 @@ def _differences(store: Store, view: str, computed: pa.Table, boundary: int) -> 
         for field in computed.schema
     ]
     return pa.concat_tables([pa.table(taken_back, schema=computed.schema), over])
-
-
-def _instant(value: object) -> int:
-    return int(pa.scalar(value, pa.timestamp("us", "UTC")).cast(pa.int64()).as_py())
-
-
-def _text(instant: int) -> str:
-    return str(pa.scalar(instant, pa.int64()).cast(pa.timestamp("us", "UTC")).as_py())

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from millrace.log.topics import Log
 from millrace.model.errors import ModelError
 from millrace.model.pipeline import Pipeline
-from millrace.running.run import How, Place, follow
+from millrace.running.run import Home, How, follow
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.outputs import check_places, parts_of
 from millrace.spark.progress import BatchProgress
@@ -26,20 +26,20 @@ _AT_BATCH_SPEED = "30s"
 """How long a micro-batch over what is kept may last: nobody waits for its answers, and large ones are cheaper."""
 
 
-def replay(console: Console, pipeline: Pipeline, place: Place, how: How) -> str:
+def replay(console: Console, pipeline: Pipeline, home: Home, how: How) -> str:
     """Recompute, catch up, and swap; what was done, in a line."""
-    check_places(pipeline, {}, place.log)
+    check_places(pipeline, {}, home.log)
     if not pipeline.views:
         raise ModelError(f"pipeline {pipeline.name} has no views to compute again")
-    with closing(open_store(place.store)) as store:
-        return _replay(console, store, pipeline, place, how)
+    with closing(open_store(home.store)) as store:
+        return _replay(console, store, pipeline, home, how)
 
 
-def _replay(console: Console, store: Store, pipeline: Pipeline, place: Place, how: How) -> str:
-    generation = _unfinished(store, pipeline, place) or store.begin_generation(pipeline.name, shapes_of(pipeline))
+def _replay(console: Console, store: Store, pipeline: Pipeline, home: Home, how: How) -> str:
+    generation = _unfinished(store, pipeline, home) or store.begin_generation(pipeline.name, shapes_of(pipeline))
     views = KeptViews(store, pipeline, generation)
-    checkpoint = place.generation(generation)
-    log = Log(place.log)
+    checkpoint = home.generation(generation)
+    log = Log(home.log)
     topics = [source.name for source in pipeline.sources if source.kind == "log"]
     total = sum(end - start for topic in topics for start, end in zip(log.starts(topic), log.ends(topic), strict=True))
     bar = Progress(
@@ -58,23 +58,23 @@ def _replay(console: Console, store: Store, pipeline: Pipeline, place: Place, ho
         # First all that was kept, in large micro-batches; then what came meanwhile.
         for latency in (_AT_BATCH_SPEED, how.latency):
             once = replace(how, latency=latency, interval=None, until_caught_up=True)
-            if not follow(pipeline, place, checkpoint, views, once, listen):
+            if not follow(pipeline, home, checkpoint, views, once, listen, reports=False):
                 return f"stopped after {rows:,} rows; run it again to go on: nothing that is read has changed"
     store.swap(pipeline.name, generation)
     return f"{rows:,} rows computed again; generation {generation} of {', '.join(pipeline.views)} is now what is read"
 
 
-def roll_back(pipeline: Pipeline, place: Place) -> str:
+def roll_back(pipeline: Pipeline, home: Home) -> str:
     """Let the generation before the present one be read again."""
-    with closing(open_store(place.store)) as store:
+    with closing(open_store(home.store)) as store:
         store.rollback(pipeline.name)
         number = serving(store, pipeline.name)
     return f"generation {number} of {', '.join(pipeline.views)} is what is read again"
 
 
-def _unfinished(store: Store, pipeline: Pipeline, place: Place) -> int | None:
+def _unfinished(store: Store, pipeline: Pipeline, home: Home) -> int | None:
     """The generation of a replay of this very pipeline that was stopped."""
     for each in store.generations(pipeline.name):
-        if each.state is State.FILLING and Checkpoint(place.generation(each.number)).is_of(parts_of(pipeline)):
+        if each.state is State.FILLING and Checkpoint(home.generation(each.number)).is_of(parts_of(pipeline)):
             return each.number
     return None

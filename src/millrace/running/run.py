@@ -24,7 +24,7 @@ from millrace.views.store import open_store
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Home:
     """Where a pipeline reads, remembers and answers."""
 
     log: Path
@@ -54,25 +54,27 @@ class How:
     latency: str = "1s"
 
 
-def run_stream(console: Console, pipeline: Pipeline, place: Place, how: How, as_json: bool = False) -> str:
+def run_stream(console: Console, pipeline: Pipeline, home: Home, how: How, as_json: bool = False) -> str:
     """Run in micro-batches, until it ends or is told to; what was done, in a line."""
-    check_places(pipeline, {}, place.log)  # a mistake is better known before Spark is started than after
+    check_places(pipeline, {}, home.log)  # a mistake is better known before Spark is started than after
     parse_guarantee(how.guarantee)
-    shown = Shown(console, pipeline.name, as_json, lambda: behind(pipeline, place.log))
-    with closing(open_store(place.store)) as store, shown:
+    log = Log(home.log) if home.log.exists() else None
+    shown = Shown(console, pipeline.name, as_json, lambda: behind(pipeline.name, log))
+    with closing(open_store(home.store)) as store, shown:
         generation = serving(store, pipeline.name)
-        views = KeptViews(store, pipeline, generation, place.boundary)
-        ended = follow(pipeline, place, place.generation(generation), views, how, shown.batch)
+        views = KeptViews(store, pipeline, generation, home.boundary)
+        ended = follow(pipeline, home, home.generation(generation), views, how, shown.batch)
     return f"{'caught up' if ended else 'stopped'}: {shown.summary()}"
 
 
 def follow(
     pipeline: Pipeline,
-    place: Place,
+    home: Home,
     checkpoint: Path,
     views: KeptViews,
     how: How,
     on_batch: Callable[[BatchProgress, Mapping[str, pa.Table]], None],
+    reports: bool = True,
 ) -> bool:
     """Run a stream until it ends, which is True, or until somebody ends it."""
     from millrace.spark import session, stream
@@ -85,12 +87,12 @@ def follow(
         note(checkpoint, pipeline.name, progress, dead)
         on_batch(progress, answers)
 
-    spark = session.start(f"millrace {pipeline.name}", place.master, checkpoint / "spark.log")
+    spark = session.start(f"millrace {pipeline.name}", home.master, checkpoint / "spark.log")
     try:
         run = stream.start(
             spark, pipeline, checkpoint, views=views, guarantee=how.guarantee, interval=how.interval,
-            until_caught_up=how.until_caught_up, shards=how.shards, log=place.log, latency=how.latency,
-            lookups=lookups(pipeline, place.store), on_batch=listen,
+            until_caught_up=how.until_caught_up, shards=how.shards, log=home.log, latency=how.latency,
+            reports=reports, lookups=lookups(pipeline, home.store), on_batch=listen,
         )  # fmt: skip
         with _told_to_stop() as told:
             try:
@@ -103,35 +105,34 @@ def follow(
     return not told
 
 
-def behind(pipeline: Pipeline, log: Path) -> int | None:
+def behind(pipeline: str, log: Log | None) -> int | None:
     """How many records of its topics a pipeline has yet to read; None if it reads none."""
-    topics = [source.name for source in pipeline.sources if source.kind == "log"]
-    lags = [Log(log).lag(topic) for topic in topics]
-    mine = [many for each in lags for reader, many in each.items() if reader.partition(", ")[0] == pipeline.name]
+    lags = [log.lag(topic.name) for topic in log.topics()] if log is not None else []
+    mine = [lag for each in lags for reader, lag in each.items() if reader.partition(", ")[0] == pipeline]
     return max(mine, default=None)
 
 
-def run_batch(console: Console, pipeline: Pipeline, place: Place, shards: int | None = None) -> str:
+def run_batch(console: Console, pipeline: Pipeline, home: Home, shards: int | None = None) -> str:
     """Run once over all there is; what was done, in a line."""
     from millrace.spark import batch, session
 
-    check_places(pipeline, {}, place.log)
+    check_places(pipeline, {}, home.log)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tasks"), TimeElapsedColumn(),
         console=console, disable=not console.is_terminal,
     )  # fmt: skip
     began = time.monotonic()
-    with closing(open_store(place.store)) as store, bar:
+    with closing(open_store(home.store)) as store, bar:
         generation = serving(store, pipeline.name)
-        checkpoint = place.generation(generation)
+        checkpoint = home.generation(generation)
         views = KeptViews(store, pipeline, generation)
         task = bar.add_task("starting Spark", total=None)
-        spark = session.start(f"millrace {pipeline.name}", place.master, checkpoint / "spark.log")
+        spark = session.start(f"millrace {pipeline.name}", home.master, checkpoint / "spark.log")
         bar.update(task, description=f"reading for {pipeline.name}")
         try:
             found = batch.run(
-                spark, pipeline, views, dead_letters=checkpoint / "dead_letters", log=place.log, shards=shards,
-                lookups=lookups(pipeline, place.store),
+                spark, pipeline, views, dead_letters=checkpoint / "dead_letters", log=home.log, shards=shards,
+                lookups=lookups(pipeline, home.store),
                 on_tasks=lambda done, total: bar.update(task, completed=done, total=total or None),
             )  # fmt: skip
         finally:

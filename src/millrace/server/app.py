@@ -1,9 +1,7 @@
 """The HTTP side of Millrace: records in, by topic; answers out, by view or by query."""
 
 import asyncio
-import json
 import time
-from datetime import datetime
 from typing import Any
 
 from fastapi import FastAPI, Header, Query, Request, Response
@@ -13,6 +11,7 @@ from pydantic import BaseModel
 from millrace.log.collect import keys_of
 from millrace.log.topics import Log
 from millrace.model.errors import MachineError, ModelError
+from millrace.model.plain import to_json
 from millrace.server.asked import asked_of
 from millrace.server.body import records_of
 from millrace.server.collector import BusyError, Collector
@@ -120,13 +119,7 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
 
 
 def _json(content: Any) -> Response:
-    return Response(json.dumps(content, default=_plain, ensure_ascii=False), media_type="application/json")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return Response(to_json(content), media_type="application/json")
 
 
 async def _body(request: Request) -> bytes:

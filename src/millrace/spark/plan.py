@@ -51,6 +51,8 @@ class Plan:
     """The pipeline's."""
     log: str = DEFAULT_LOG
     """Where the log is that topics are read from."""
+    reader: str | None = None
+    """As whom it tells the log how far it has come; nobody, if it is only computing something again."""
     latency: int = SECOND
     """How long a micro-batch over topics should last, in microseconds."""
     scripts: Mapping[str, Script] = field(default_factory=dict)

@@ -1,7 +1,8 @@
 """Tables that may change while a pipeline runs, as they were when a micro-batch was planned.
 
 A micro-batch that is run again must find the same rows. So what a table holds is kept in the checkpoint under a name
-that tells its content, before it is used, and the offset that Spark logs holds that name.
+that tells its content, before it is used, and the offset that Spark logs holds that name. The folder is not part of
+it, so that a checkpoint can be copied and moved.
 """
 
 import hashlib
@@ -63,13 +64,17 @@ class Snapshots:
         self._names: dict[str, str] = {}
 
     def now(self) -> dict[str, str]:
-        """The snapshot of each table as it is, made if it is a new one."""
+        """The name of the snapshot of each table as it is, made if it is a new one."""
         for name, lookup in self._lookups.items():
             stamp = lookup.stamp()
             if name not in self._names or self._stamps[name] != stamp:
                 self._names[name] = self._keep(name, to_bytes(lookup.read()))
                 self._stamps[name] = stamp
         return dict(self._names)
+
+    def paths(self, names: Mapping[str, str]) -> dict[str, str]:
+        """Where snapshots are."""
+        return {table: str(self._folder / name) for table, name in names.items()}
 
     def _keep(self, name: str, data: bytes) -> str:
         kept = self._folder / f"{name}-{hashlib.sha256(data).hexdigest()[:16]}.arrow"
@@ -81,7 +86,7 @@ class Snapshots:
             others = sorted(self._folder.glob(f"{name}-*.arrow"), key=lambda path: path.stat().st_mtime_ns)
             for old in others[:-_KEPT]:
                 old.unlink(missing_ok=True)
-        return str(kept)
+        return kept.name
 
 
 @lru_cache(16)

@@ -137,7 +137,7 @@ class Reader:
                 splits += [(number, split) for split in self._sources[key].splits(first, last)]
         times = {number: self._times(self._plan.parts[number], start, end) for number in self._reads.parts}
         shares = _shares(splits, self._reads.cores) or [[]]
-        tables = tuple(sorted(end.get("tables", {}).items()))
+        tables = tuple(sorted(self._tables.paths(end.get("tables", {})).items()))
         tasks = [Task(number, share, self._read_by(share, times), tables) for number, share in enumerate(shares)]
         tasks[0].times = times  # the clock is told to every output, also to those that nothing came for
         return tasks
@@ -332,7 +332,7 @@ def _open(source: Source, plan: Plan, journal: str) -> Followed:
     kept = Path(plan.folder or "") / "sources"
     if source.kind == "files":
         return Files(source, kept / f"{name}.jsonl")
-    reader = plan.name if journal == FUSED else f"{plan.name}, {journal}"
+    reader = plan.reader if plan.reader is None or journal == FUSED else f"{plan.reader}, {journal}"
     return Feed(source, plan.log, kept / f"{name}.json", reader, plan.latency / SECOND, time.monotonic)
 
 

@@ -114,6 +114,7 @@ def start(
     shards: int | None = None,
     log: str | Path = DEFAULT_LOG,
     latency: Duration = DEFAULT_LATENCY,
+    reports: bool = True,
     lookups: Mapping[str, Lookup] | None = None,
     scripts: Mapping[str, Script] | None = None,
     fuse: bool = True,
@@ -124,9 +125,9 @@ def start(
     What the views answer goes to `views`, if that is given, and in any case to `on_batch`. A micro-batch is run as
     soon as there is something to do, or every `interval`. With `until_caught_up` it ends by itself when all that is
     there has been taken in. Topics are those of `log`; a micro-batch takes as many of their records as it can take in
-    within `latency`, about, at the speed of those before it. `lookups` holds the tables that are neither given nor in
-    files, by name. With `fuse=False` the edge is Spark's own plan even
-    where it could be fused.
+    within `latency`, about, at the speed of those before it. Unless it `reports`, the log does not know that it reads.
+    `lookups` holds the tables that are neither given nor in files, by name. With `fuse=False` the edge is Spark's own
+    plan even where it could be fused.
     """
     promised = parse_guarantee(guarantee)
     given = scripts or {}
@@ -142,7 +143,7 @@ def start(
         opened = kept.open(pipeline.name, parts, labels, fuse)
         plan = Plan(
             tuple(parts.values()), opened.labels, str(kept.folder), pipeline.name, str(Path(log).absolute()),
-            parse_positive(latency, "latency"), given, lookups or {}, fuse,
+            pipeline.name if reports else None, parse_positive(latency, "latency"), given, lookups or {}, fuse,
         )  # fmt: skip
         writers = writers_of(pipeline, plan.log)
         letters = FileWriter(str(kept.dead_letters), "json")

@@ -6,7 +6,6 @@ does nothing: that is exactly-once. At-least-once writes without looking. At-mos
 writing, and does not write what is noted.
 """
 
-import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,6 +24,7 @@ from millrace.log.durable import remove_parts, write_whole
 from millrace.log.topics import Log
 from millrace.model.errors import ModelError, unknown
 from millrace.model.pipeline import FileSink, FunctionSink, Sink, TableSink, TopicSink
+from millrace.model.plain import to_json
 from millrace.model.schema import Schema
 from millrace.spark.answers import free_names
 from millrace.spark.crash import reach
@@ -276,7 +276,7 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
     values = column.to_pylist()
     kind = column.type
     if pa.types.is_nested(kind):
-        return [None if value is None else json.dumps(value, default=_text) for value in values]
+        return [None if value is None else to_json(value) for value in values]
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         return [None if value is None else _text(value) for value in values]
     return list(values)
@@ -284,7 +284,7 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
 
 def _lines(answers: pa.Table) -> list[str]:
     """Each row as a JSON object."""
-    return [json.dumps(row, default=_text) for row in answers.to_pylist()]
+    return [to_json(row) for row in answers.to_pylist()]
 
 
 def _text(value: Any) -> str:

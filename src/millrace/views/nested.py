@@ -9,16 +9,15 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from math import isfinite
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as types
 
+from millrace.model.plain import finite
+
 Convert: TypeAlias = Callable[[Any], Any]
 Text: TypeAlias = Callable[[str], str]
-
-_NOT_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
 
 
 def as_is(text: str) -> str:
@@ -51,7 +50,7 @@ def _writer(kind: pa.DataType, text: Text) -> Convert:
         parts = {field.name: _or_null(_writer(field.type, text)) for field in kind}
         return lambda struct: {name: part(struct[name]) for name, part in parts.items()}
     if types.is_floating(kind):
-        return lambda value: value + 0.0 if isfinite(value) else _NOT_FINITE[str(value)]
+        return lambda value: finite(value + 0.0)
     if types.is_binary(kind):
         return lambda value: b64encode(value).decode()
     if types.is_timestamp(kind):
