@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from millrace.panes.arms import Bools, Ints
+from millrace.panes.grouping import sort_by, without_last_bits
 from millrace.panes.hashing import Hashes
 
 HASH = "hash"
@@ -29,7 +30,7 @@ class Segment:
     """Its own; a segment with other rows has another."""
     rows: pa.Table
     hashes: Hashes
-    """Sorted."""
+    """Sorted, without the last bits that `sort_by` leaves out."""
     order: npt.NDArray[np.intp]
     """The row of each hash."""
     live: Bools
@@ -68,12 +69,15 @@ class Store:
 
     def find(self, wanted: pa.Table, on: Sequence[str]) -> tuple[npt.NDArray[np.intp], Places]:
         """The live rows that agree with wanted rows in the columns `on`: which wanted row, and where."""
-        hashes = wanted[HASH].to_numpy()
+        # Hashes in order are found next to each other, in memory that was just read.
+        _, sought = sort_by(wanted[HASH].to_numpy())
+        hashes = wanted[HASH].to_numpy()[sought]
         found, numbers, places = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)], [np.zeros(0, np.intp)]
         for number, segment in enumerate(self.segments):
-            low = np.searchsorted(segment.hashes, hashes, "left")
-            counts = np.searchsorted(segment.hashes, hashes, "right") - low
-            asked = np.repeat(np.arange(len(hashes)), counts)
+            kept = without_last_bits(hashes, len(segment.rows))
+            low = np.searchsorted(segment.hashes, kept, "left")
+            counts = np.searchsorted(segment.hashes, kept, "right") - low
+            asked = np.repeat(sought, counts)
             place = np.arange(len(asked)) + np.repeat(low - np.cumsum(counts) + counts, counts)
             row = segment.order[place]
             # Equal hashes are candidates; the columns decide.
@@ -99,8 +103,11 @@ class Store:
         tables = [
             segment.rows.take(pa.array(places.row[places.segment == n])) for n, segment in enumerate(self.segments)
         ]
+        found = stack(tables)
+        if (places.segment[:-1] <= places.segment[1:]).all():
+            return [found]
         back = np.argsort(np.argsort(places.segment, kind="stable"), kind="stable")
-        return [stack(tables).take(pa.array(back))]
+        return [found.take(pa.array(back))]
 
     def put(self, gone: Places, added: pa.Table) -> "Store":
         """The store without some rows and with others."""
@@ -124,9 +131,8 @@ def stack(tables: Sequence[pa.Table]) -> pa.Table:
 
 def segment_of(number: int, rows: pa.Table, live: Bools | None = None) -> Segment:
     """Rows, indexed."""
-    hashes = rows[HASH].to_numpy()
-    order = np.argsort(hashes, kind="stable")
-    return Segment(number, rows, hashes[order], order, np.ones(len(rows), np.bool_) if live is None else live)
+    hashes, order = sort_by(rows[HASH].to_numpy())
+    return Segment(number, rows, hashes, order, np.ones(len(rows), np.bool_) if live is None else live)
 
 
 def _compacted(segments: list[Segment], number: int) -> Store:
