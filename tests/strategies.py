@@ -12,8 +12,9 @@ from millrace.model import trigger as on
 from millrace.model import window as windows
 from millrace.model.aggregate import collect, count, sum_
 from millrace.model.duration import SECOND, to_datetime
+from millrace.model.inputs import memory, table
 from millrace.model.query import Query
-from millrace.model.stream import Stream, memory, table
+from millrace.model.stream import Stream
 from millrace.model.trigger import Trigger
 from millrace.model.watermark import percentile, punctuated
 from millrace.model.window import Windowing

@@ -27,11 +27,11 @@ from millrace.model.aggregate import (
     variance,
 )
 from millrace.model.errors import ModelError
+from millrace.model.inputs import files, layers, log, memory, table
 from millrace.model.pane import Mode, Pane, Timing
 from millrace.model.pipeline import Pipeline, to_files, to_function, to_table, to_topic
 from millrace.model.reference import Reference, batch
 from millrace.model.sketch import approx_distinct, approx_quantile, approx_top_k, second_moment
-from millrace.model.stream import files, layers, log, memory, table
 from millrace.model.watermark import percentile, punctuated
 from millrace.model.window import calendar, fixed, global_, session, sliding
 

@@ -2,9 +2,9 @@
 
 from millrace.model import trigger as on
 from millrace.model.aggregate import count
+from millrace.model.inputs import log
 from millrace.model.pipeline import Pipeline
 from millrace.model.sketch import approx_distinct
-from millrace.model.stream import log
 from millrace.model.window import fixed
 
 TOPIC = "plays"

@@ -14,10 +14,10 @@ from rich.text import Text
 from millrace.model import trigger as on
 from millrace.model.aggregate import sum_
 from millrace.model.duration import SECOND, to_datetime
+from millrace.model.inputs import memory
 from millrace.model.pane import Mode, Pane, Timing
 from millrace.model.query import Query, Windowed
 from millrace.model.reference import Reference
-from millrace.model.stream import memory
 from millrace.model.window import Row, fixed, global_, session
 
 _MINUTE = 60 * SECOND

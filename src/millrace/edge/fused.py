@@ -21,24 +21,11 @@ import pyarrow.compute as pc
 
 from millrace.edge.connection import PLACE, Prepared
 from millrace.edge.dedup import deduped
+from millrace.edge.partials import AT, NotInSqlError, partials_of, slice_of
 from millrace.edge.sql import CannotFuseError, quoted, to_duckdb
 from millrace.edge.tables import columns_of
-from millrace.model.aggregate import (
-    Aggregate,
-    Collect,
-    Count,
-    CountIf,
-    First,
-    Last,
-    Max,
-    Min,
-    Sum,
-    TopK,
-    Variance,
-)
 from millrace.model.duration import BEGINNING_OF_TIME
-from millrace.model.query import Computed, Query
-from millrace.model.schema import is_integer
+from millrace.model.query import Query
 from millrace.model.stream import (
     Dedup,
     EventTime,
@@ -54,11 +41,11 @@ from millrace.model.stream import (
     parents,
 )
 from millrace.model.watermark import Punctuated, Seen
-from millrace.model.window import Custom, Fixed, Global, Session, Sliding, Windowing
+from millrace.model.window import Custom
 
 _SIDE = "__side"
 """By which side of a union it came: all rows of the first are before those of the second."""
-_AT, _NEWEST, _CLOSED = "__at", "__newest", "__closed"
+_NEWEST, _CLOSED = "__newest", "__closed"
 _MOST_TIMES = 4096
 
 
@@ -71,10 +58,6 @@ class Taken:
     seen: Seen = field(default_factory=Seen)
     timeless: tuple[int, ...] = ()
     """The places of the rows that have no event time, though they need one."""
-
-
-class _NotInSqlError(CannotFuseError):
-    """Why a window or an aggregate is not computed by DuckDB, though what it takes is."""
 
 
 class Fused:
@@ -107,7 +90,7 @@ class Fused:
             return
         try:
             self.statement = _aggregated(of, self._staged(source), self._tells)
-        except _NotInSqlError as error:
+        except NotInSqlError as error:
             self.lifts, self._tells = str(error), False
             self.statement = _unaggregated(of, self._staged(source))
 
@@ -308,15 +291,15 @@ def _aggregated(query: Query, staged: str, tells: bool) -> str:
     keys = [f"{_key(query, name)} AS {key}" for name, key in zip(query.keys, query.key_columns, strict=True)]
     partials = []
     for computed, names in zip(query.computed, query.partial_columns, strict=True):
-        columns = _partials(computed)
+        columns = partials_of(computed)
         partials += [f"{sql} AS {name}" for sql, name in zip(columns, names, strict=True)]
-    slice_ = _slice(query.windowing)
+    slice_ = slice_of(query.windowing)
     if tells and event_time is not None:
-        slice_ = f"CASE WHEN {_AT} IS NOT NULL THEN {slice_} END"
-        partials += [f"max({_AT}) AS {_NEWEST}", f"{_closes(event_time)} AS {_CLOSED}"]
+        slice_ = f"CASE WHEN {AT} IS NOT NULL THEN {slice_} END"
+        partials += [f"max({AT}) AS {_NEWEST}", f"{_closes(event_time)} AS {_CLOSED}"]
     chosen = [*keys, f"{slice_} AS slice", "count(*) AS elements", *partials]
     return (
-        f"SELECT {', '.join(chosen)} FROM (SELECT *, {at} AS {_AT} FROM ({staged})) "
+        f"SELECT {', '.join(chosen)} FROM (SELECT *, {at} AS {AT} FROM ({staged})) "
         f"GROUP BY {', '.join(str(place + 1) for place in range(len(keys) + 1))}"
     )
 
@@ -347,85 +330,3 @@ def _rounded(newest: int, counted: pa.Table) -> Mapping[int, int]:
 def _key(query: Query, name: str) -> str:
     """A key as it is compared: -0.0 is 0.0."""
     return f"{quoted(name)} + 0.0" if query.stream.schema.type_of(name) in ("DOUBLE", "FLOAT") else quoted(name)
-
-
-def _slice(windowing: Windowing) -> str:
-    """The start of the slice of an element: `panes.slices.slice_of` in SQL, whose % has the sign of the left."""
-    match windowing:
-        case Fixed(size, offset):
-            return f"({_AT} - {_modulo(offset, size)})"
-        case Sliding(size, every, offset):
-            into, cut = _modulo(offset, every), size % every
-            return f"({_AT} - {into} + CASE WHEN {into} < {cut} THEN 0 ELSE {cut} END)"
-        case Session():
-            return _AT
-        case Global():
-            return "CAST(0 AS BIGINT)"
-    raise _NotInSqlError(f"{windowing} is not cut into slices by SQL")
-
-
-def _modulo(offset: int, size: int) -> str:
-    return f"((({_AT} - {offset}) % {size} + {size}) % {size})"
-
-
-def _partials(computed: Computed) -> list[str]:
-    """The partial columns of an aggregate, as `panes.columns` has them."""
-    write = next((write for kind, write in _AGGREGATES if isinstance(computed.aggregate, kind)), None)
-    if write is None:
-        raise _NotInSqlError(f"{computed.aggregate} is computed value by value")
-    return write(computed)
-
-
-def _counted(computed: Computed) -> list[str]:
-    if not computed.arguments:
-        return ["count(*)"]
-    argument = to_duckdb(computed.arguments[0])
-    return [f"count(*) FILTER (WHERE {argument})" if isinstance(computed.aggregate, CountIf) else f"count({argument})"]
-
-
-def _summed(computed: Computed) -> list[str]:
-    (argument,) = computed.arguments
-    if not is_integer(argument.type) and argument.type not in ("DOUBLE", "FLOAT"):
-        raise _NotInSqlError(f"sums of {argument.type} are exact in Arrow only")
-    kind = "BIGINT" if is_integer(argument.type) else "DOUBLE"
-    value = to_duckdb(argument)
-    return [f"CAST(coalesce(sum({value}), 0) AS {kind})", f"count({value})"]
-
-
-def _spread(computed: Computed) -> list[str]:
-    value = f"CAST({to_duckdb(computed.arguments[0])} AS DOUBLE)"
-    count = f"count({value})"
-    return [count, f"coalesce(avg({value}), 0.0)", f"coalesce(var_pop({value}) * {count}, 0.0)"]
-
-
-def _extreme(computed: Computed) -> list[str]:
-    return [f"{'max' if isinstance(computed.aggregate, Max) else 'min'}({to_duckdb(computed.arguments[0])})"]
-
-
-def _timed(computed: Computed) -> list[str]:
-    value = to_duckdb(computed.arguments[0])
-    choose = "max" if isinstance(computed.aggregate, Last) else "min"
-    whole = f"{choose}({{'at': {_AT}, 'value': {value}}}) FILTER (WHERE {value} IS NOT NULL)"
-    return [f"({whole}).at", f"({whole}).value"]
-
-
-def _listed(computed: Computed) -> list[str]:
-    value = to_duckdb(computed.arguments[0])
-    return [f"list({value}) FILTER (WHERE {value} IS NOT NULL)"]
-
-
-def _topped(computed: Computed) -> list[str]:
-    value, rank = to_duckdb(computed.arguments[0]), to_duckdb(computed.arguments[-1])
-    held = f"FILTER (WHERE {value} IS NOT NULL AND {rank} IS NOT NULL)"
-    return [f"list({value}) {held}", f"list({rank}) {held}"]
-
-
-_AGGREGATES: tuple[tuple[type[Aggregate], Callable[[Computed], list[str]]], ...] = (
-    (Count, _counted),
-    (Sum, _summed),
-    (Variance, _spread),
-    (Min, _extreme),
-    (First, _timed),
-    (Collect, _listed),
-    (TopK, _topped),
-)

@@ -6,16 +6,15 @@ starts nothing. The methods of `Stream` each return a new node on top of the one
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from millrace.model.duration import Duration, parse_positive, to_instant
+from millrace.model.duration import Duration, parse_positive
 from millrace.model.errors import Place, caller, refuse, shown, unknown
 from millrace.model.expression import Expression, named, parse_expression
-from millrace.model.schema import UNKNOWN, Column, Schema, parse_schema
+from millrace.model.schema import UNKNOWN, Column, Schema
 from millrace.model.watermark import Estimator, Policy, Punctuated
 from millrace.model.watermark import delay as bounded_delay
-from millrace.model.window import Row, Windowing
+from millrace.model.window import Windowing
 
 if TYPE_CHECKING:
     from millrace.model.pipeline import Output, Sink
@@ -292,79 +291,6 @@ class EventTime(Stream):
     place: Place = field(compare=False, repr=False)
 
 
-def log(topic: str, schema: str | Mapping[str, str] | Schema, start: str | datetime = "earliest") -> Source:
-    """The rows of a log topic, each a JSON object with these columns.
-
-    A stream starts with the earliest record that is kept, with the latest, so that it reads what comes from then on,
-    or with the first record that was kept at a time or after it.
-    """
-    name, columns = _name(topic, "topic"), parse_schema(schema)
-    if start == "earliest":
-        return Source("log", name, columns, place=caller())
-    if isinstance(start, str) and start != "latest":
-        raise refuse(f"start= is 'earliest', 'latest' or a datetime, not {start!r}")
-    begin = start if isinstance(start, str) else str(to_instant(start))
-    return Source("log", name, columns, (("start", begin),), caller())
-
-
-def files(
-    path: str, schema: str | Mapping[str, str] | Schema, format: str = "json", per_batch: int | None = None
-) -> Source:
-    """The rows of the files in a folder, in the order in which files appear there.
-
-    A micro-batch takes all that are new, or at most `per_batch`.
-    """
-    if format not in ("json", "parquet"):
-        raise refuse(unknown("file format", format, ("json", "parquet")))
-    if per_batch is not None and (not isinstance(per_batch, int) or isinstance(per_batch, bool) or per_batch < 1):
-        raise refuse(f"per_batch= is how many files a micro-batch takes at most, not {per_batch!r}")
-    limit = () if per_batch is None else (("per_batch", str(per_batch)),)
-    return Source("files", str(path), parse_schema(schema), (("format", format), *limit), caller())
-
-
-def layers(batch: Source, speed: Source) -> Source:
-    """A topic that is also archived: `layers(batch=files("archive", schema, "parquet"), speed=log("plays", schema))`.
-
-    A stream reads the topic. `millrace run FILE --layer batch` brings the archive up to date with it, computes all
-    windows that are over from the archive alone, and puts the rows in the place of those that the stream has said.
-    """
-    for source, kind in ((batch, "files"), (speed, "log")):
-        if not isinstance(source, Source) or source.kind != kind:
-            raise refuse("layers() takes batch=files(...) and speed=log(...)")
-    if dict(batch.options)["format"] != "parquet":
-        raise refuse("the archive of layers() is in Parquet: files(path, schema, 'parquet')")
-    if batch.schema != speed.schema:
-        raise refuse(f"both of the layers() need the same columns: ({batch.schema}) is not ({speed.schema})")
-    return Source("log", speed.name, speed.schema, (*speed.options, (ARCHIVE, batch.name)), caller())
-
-
-def memory(name: str, schema: str | Mapping[str, str] | Schema) -> Source:
-    """Rows that a test or the reference engine is given by hand."""
-    return Source("memory", _name(name, "source"), parse_schema(schema), place=caller())
-
-
-def table(
-    name: str,
-    schema: str | Mapping[str, str] | Schema,
-    rows: Iterable[Row] = (),
-    path: str | None = None,
-    view: str | None = None,
-) -> Table:
-    """A small table to join with: its rows, or the path of a CSV, JSON or Parquet file, or a view.
-
-    What a file or a view holds may change while a pipeline runs: each micro-batch takes it as it is then.
-    """
-    columns, given = parse_schema(schema), list(rows)
-    if bool(given) + (path is not None) + (view is not None) != 1:
-        raise refuse(f"table {name!r} needs either rows=, at least one, or path=, or view=")
-    for row in given:
-        for column in row:
-            if column not in columns:
-                raise refuse(unknown("column", column, columns.names))
-    values = tuple(tuple(row.get(column) for column in columns.names) for row in given)
-    return Table(_name(name, "table"), columns, values, path, view)
-
-
 _ELSEWHERE = {
     "filter": "where",
     "groupBy": "group_by",
@@ -385,10 +311,6 @@ def no_method(what: str, name: str, known: Iterable[str]) -> str:
     if name in _ELSEWHERE:
         return f"{what} has no {name}(); it is called {_ELSEWHERE[name]}() here"
     return f"{what} has no {name}(): {unknown('method', name, [each for each in known if not each.startswith('_')])}"
-
-
-ARCHIVE = "archive"
-"""The option of a source that names the folder where its records are archived."""
 
 
 def with_sources(stream: Stream, of: Callable[[Source], Source]) -> Stream:
@@ -431,9 +353,3 @@ def event_times(stream: Stream) -> list[EventTime]:
         return [stream]
     found = (node for parent in parents(stream) for node in event_times(parent))
     return list({id(node): node for node in found}.values())
-
-
-def _name(name: str, what: str) -> str:
-    if not isinstance(name, str) or not name.strip():
-        raise refuse(f"a {what} needs a name, not {name!r}")
-    return name

@@ -379,7 +379,7 @@ class Panes:
     def _kept(self, groups: Store, work: Work | None, taken: Places) -> Store:
         """The state with what became of the rows that were looked at."""
         if work is None:
-            return groups.put(taken, _NOTHING)
+            return groups.put(taken)
         many = len(work.rows) - len(work.places)
         woken = np.flatnonzero((work.changed | work.gone)[many:])
         stays = work.changed & ~work.gone
@@ -390,7 +390,6 @@ class Panes:
 
 
 _NOWHERE = Places(np.zeros(0, np.intp), np.zeros(0, np.intp))
-_NOTHING = pa.table({HASH: pa.array([], pa.uint64())})
 
 
 def _joined(places: Sequence[Places]) -> Places:

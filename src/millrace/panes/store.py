@@ -109,7 +109,7 @@ class Store:
         back = np.argsort(np.argsort(places.segment, kind="stable"), kind="stable")
         return [found.take(pa.array(back))]
 
-    def put(self, gone: Places, added: pa.Table) -> "Store":
+    def put(self, gone: Places, added: pa.Table | None = None) -> "Store":
         """The store without some rows and with others."""
         segments = []
         for number, segment in enumerate(self.segments):
@@ -119,7 +119,7 @@ class Store:
                 live[rows] = False
                 segment = replace(segment, live=live)
             segments.append(segment)
-        if len(added):
+        if added is not None and len(added):
             segments.append(segment_of(self.next_number, added.combine_chunks()))
         return _compacted(segments, self.next_number + 1)
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from millrace.log.collect import chunks
 from millrace.log.topics import Log
+from millrace.model.inputs import log as topic
 from millrace.model.pipeline import Pipeline
-from millrace.model.stream import log as topic
 from millrace.running.run import Home, How, follow
 from millrace.spark.progress import BatchProgress
 from millrace.testing import yahoo

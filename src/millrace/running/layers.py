@@ -22,10 +22,11 @@ from millrace.log.topics import Log
 from millrace.model.aggregate import max_
 from millrace.model.duration import to_datetime, to_instant
 from millrace.model.errors import ModelError, refuse
+from millrace.model.inputs import ARCHIVE
 from millrace.model.pane import Mode
 from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
-from millrace.model.stream import ARCHIVE, Source, find_event_time, with_sources
+from millrace.model.stream import Source, find_event_time, with_sources
 from millrace.model.watermark import BoundedDelay
 from millrace.model.window import Calendar, Fixed, Sliding, global_
 from millrace.running.run import Home

@@ -13,8 +13,7 @@ from millrace.panes.blobs import from_bytes
 from millrace.spark.answers import answers, arrow_schema, schema_of
 from millrace.spark.messages import DEAD, DEAD_LETTERS, PANES, PARTIALS, ROWS, STATUS, Told
 from millrace.spark.plan import Part, Plan
-from millrace.spark.progress import BatchProgress, part_progress
-from millrace.spark.shards import Status
+from millrace.spark.progress import BatchProgress, ShardStatus, part_progress
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Gathered:
 
     def progress(self, batch: int, phases: Mapping[str, float]) -> BatchProgress:
         """The event of a micro-batch that spent its seconds like that."""
-        statuses = [Status(**json.loads(each["told"])) for each in self.messages if each["kind"] == STATUS]
+        statuses = [ShardStatus(**json.loads(each["told"])) for each in self.messages if each["kind"] == STATUS]
         told = [Told.from_json(each["told"]) for each in self.messages if each["kind"] == PARTIALS]
         parts = {
             part.name: part_progress((each for each in statuses if each.part == number), len(self.answers[part.name]))

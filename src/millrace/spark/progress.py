@@ -5,7 +5,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from millrace.model.duration import BEGINNING_OF_TIME
-from millrace.spark.shards import Status
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """How one output of a shard is after a micro-batch."""
+
+    part: int
+    watermark: int
+    now: int
+    groups: int
+    """How many (key, window) are open."""
+    bytes: int
+    dropped: int
+    """Elements that came too late, since the start."""
+    spent: float
+    """How many seconds of a core the micro-batch took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +76,7 @@ class BatchProgress:
         )
 
 
-def part_progress(statuses: Iterable[Status], answers: int) -> PartProgress:
+def part_progress(statuses: Iterable[ShardStatus], answers: int) -> PartProgress:
     """One output, from what its shards say."""
     all_ = list(statuses)
     watermark = max((status.watermark for status in all_), default=BEGINNING_OF_TIME)

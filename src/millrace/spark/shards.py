@@ -39,6 +39,7 @@ from millrace.spark.messages import (
     Told,
 )
 from millrace.spark.plan import Packed, Part, Plan
+from millrace.spark.progress import ShardStatus
 
 _TIME = "time"
 _SHARDS_KEPT = 64
@@ -51,22 +52,6 @@ class Held:
 
     kept: Kept
     progress: tuple[Progress, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """How one output of a shard is after a micro-batch."""
-
-    part: int
-    watermark: int
-    now: int
-    groups: int
-    """How many (key, window) are open."""
-    bytes: int
-    dropped: int
-    """Elements that came too late, since the start."""
-    spent: float
-    """How many seconds of a core the micro-batch took."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,7 +143,7 @@ class Shard:
             if after.letters:
                 letters = pa.Table.from_pylist(after.letters, DEAD_LETTERS)
                 yield Message(sent[0].shard, NO_PART, 0, DEAD, payload=to_bytes(letters))
-            status = Status(
+            status = ShardStatus(
                 number, state.watermark, state.now, len(state.groups), _size(state), state.dropped,
                 time.process_time() - began,
             )  # fmt: skip

@@ -15,10 +15,10 @@ import yaml
 
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME, SECOND, to_datetime
 from millrace.model.errors import ModelError, refuse, unknown
+from millrace.model.inputs import memory
 from millrace.model.pane import Mode, Timing
 from millrace.model.query import Query
 from millrace.model.schema import Schema, parse_schema
-from millrace.model.stream import memory
 from millrace.model.window import Count, Global
 from millrace.testing.notation import parse_aggregate, parse_policy, parse_trigger, parse_window
 

@@ -10,8 +10,9 @@ import duckdb
 
 from millrace.model import trigger as on
 from millrace.model.aggregate import count
+from millrace.model.inputs import table
 from millrace.model.query import Query
-from millrace.model.stream import Stream, Table, table
+from millrace.model.stream import Stream, Table
 from millrace.model.window import fixed
 
 SCHEMA = (

@@ -1,0 +1,113 @@
+"""Slices and partials in DuckDB's SQL: where an element is in event time, and what of it an aggregate keeps.
+
+Each says what its like in `millrace.panes` says, of the same rows.
+"""
+
+from collections.abc import Callable
+
+from millrace.edge.sql import CannotFuseError, to_duckdb
+from millrace.model.aggregate import (
+    Aggregate,
+    Collect,
+    Count,
+    CountIf,
+    First,
+    Last,
+    Max,
+    Min,
+    Sum,
+    TopK,
+    Variance,
+)
+from millrace.model.query import Computed
+from millrace.model.schema import is_integer
+from millrace.model.window import Fixed, Global, Session, Sliding, Windowing
+
+AT = "__at"
+"""The column with the event time of a row, in microseconds."""
+
+
+class NotInSqlError(CannotFuseError):
+    """Why a window or an aggregate is not computed by DuckDB, though what it takes is."""
+
+
+def slice_of(windowing: Windowing) -> str:
+    """The start of the slice of an element: `panes.slices.slice_of` in SQL, whose % has the sign of the left."""
+    match windowing:
+        case Fixed(size, offset):
+            return f"({AT} - {_modulo(offset, size)})"
+        case Sliding(size, every, offset):
+            into, cut = _modulo(offset, every), size % every
+            return f"({AT} - {into} + CASE WHEN {into} < {cut} THEN 0 ELSE {cut} END)"
+        case Session():
+            return AT
+        case Global():
+            return "CAST(0 AS BIGINT)"
+    raise NotInSqlError(f"{windowing} is not cut into slices by SQL")
+
+
+def _modulo(offset: int, size: int) -> str:
+    return f"((({AT} - {offset}) % {size} + {size}) % {size})"
+
+
+def partials_of(computed: Computed) -> list[str]:
+    """The partial columns of an aggregate, as `panes.columns` has them."""
+    write = next((write for kind, write in _AGGREGATES if isinstance(computed.aggregate, kind)), None)
+    if write is None:
+        raise NotInSqlError(f"{computed.aggregate} is computed value by value")
+    return write(computed)
+
+
+def _counted(computed: Computed) -> list[str]:
+    if not computed.arguments:
+        return ["count(*)"]
+    argument = to_duckdb(computed.arguments[0])
+    return [f"count(*) FILTER (WHERE {argument})" if isinstance(computed.aggregate, CountIf) else f"count({argument})"]
+
+
+def _summed(computed: Computed) -> list[str]:
+    (argument,) = computed.arguments
+    if not is_integer(argument.type) and argument.type not in ("DOUBLE", "FLOAT"):
+        raise NotInSqlError(f"sums of {argument.type} are exact in Arrow only")
+    kind = "BIGINT" if is_integer(argument.type) else "DOUBLE"
+    value = to_duckdb(argument)
+    return [f"CAST(coalesce(sum({value}), 0) AS {kind})", f"count({value})"]
+
+
+def _spread(computed: Computed) -> list[str]:
+    value = f"CAST({to_duckdb(computed.arguments[0])} AS DOUBLE)"
+    count = f"count({value})"
+    return [count, f"coalesce(avg({value}), 0.0)", f"coalesce(var_pop({value}) * {count}, 0.0)"]
+
+
+def _extreme(computed: Computed) -> list[str]:
+    return [f"{'max' if isinstance(computed.aggregate, Max) else 'min'}({to_duckdb(computed.arguments[0])})"]
+
+
+def _timed(computed: Computed) -> list[str]:
+    value = to_duckdb(computed.arguments[0])
+    choose = "max" if isinstance(computed.aggregate, Last) else "min"
+    whole = f"{choose}({{'at': {AT}, 'value': {value}}}) FILTER (WHERE {value} IS NOT NULL)"
+    return [f"({whole}).at", f"({whole}).value"]
+
+
+def _listed(computed: Computed) -> list[str]:
+    value = to_duckdb(computed.arguments[0])
+    return [f"list({value}) FILTER (WHERE {value} IS NOT NULL)"]
+
+
+def _topped(computed: Computed) -> list[str]:
+    value, rank = to_duckdb(computed.arguments[0]), to_duckdb(computed.arguments[-1])
+    held = f"FILTER (WHERE {value} IS NOT NULL AND {rank} IS NOT NULL)"
+    return [f"list({value}) {held}", f"list({rank}) {held}"]
+
+
+_AGGREGATES: tuple[tuple[type[Aggregate], Callable[[Computed], list[str]]], ...] = (
+    (Count, _counted),
+    (Sum, _summed),
+    (Variance, _spread),
+    (Min, _extreme),
+    (First, _timed),
+    (Collect, _listed),
+    (TopK, _topped),
+)
