@@ -30,7 +30,7 @@ def main() -> None:
     match sys.argv[1:]:
         case ["peers"]:
             figures, notes = peers.run()
-            OTHERS.write_text(_report("make bench-peers", figures, notes))
+            OTHERS.write_text(_report("make bench-peers", figures, [*_PEERS, *notes]))
         case ["report", *files]:
             lines = [line for file in files for line in Path(file).read_text().splitlines()]
             found = {
@@ -63,6 +63,15 @@ def _report(command: str, figures: list[Figure], notes: list[str]) -> str:
     return "\n".join([*lines, "", *notes]) + "\n"
 
 
+_PEERS = [
+    "How to read this:",
+    "",
+    "- The clock of a peer runs from the start of its pipeline to its last answer, the start of its engine included,",
+    "  on as many of the files as give it a minute or so; that of Millrace over the micro-batches after the first.",
+    "- Each is written as its documentation has it, on both cores, and must count every view. bytewax and Flink read",
+    "  files in no order, so they wait as long as all of them span, and answer at the end.",
+    "- Beam's direct runner is for trying pipelines out, and says so.",
+]
 _LIMITS = [
     "What limits each:",
     "",
@@ -71,7 +80,7 @@ _LIMITS = [
     "- Latency: the same fixed cost: two Spark stages, a Python worker each, and the commit of the state.",
     "- The log beside plain files: SQLite's own writing, and lz4; in reading, taking the blocks apart.",
     "- Stores: writing the changes beside the rows, which the peer does not do.",
-    "- Growth on Spark: the answers, two for each key that changed, on their way to the driver.",
+    "- Growth on Spark: the panes of the keys that changed, and writing their state.",
     "- Growth: finding changed keys in sorted segments, and putting segments together.",
 ]
 

@@ -22,7 +22,7 @@ from millrace.model.query import Query
 from millrace.model.window import Count, Custom, Session
 from millrace.panes.arms import Armed, Bools, Ints, Look, compile_trigger
 from millrace.panes.columns import Columnar, columnar
-from millrace.panes.grouping import Grouping, group, identify, lengths
+from millrace.panes.grouping import Grouping, group, identify, keep, lengths, pick
 from millrace.panes.hashing import hash_keys, with_number
 from millrace.panes.slices import windows_of
 from millrace.panes.store import HASH, Places, Store, stack
@@ -137,7 +137,7 @@ class Panes:
     ) -> pa.Table:
         """Partials as rows of groups that hold nothing else."""
         rows = partials.select([*self.keys, *(name for names in self.partials for name in names)])
-        rows = rows.take(pa.array(owners)).combine_chunks()
+        rows = pick(rows, owners).combine_chunks()
         hashes = keys[owners]
         if not isinstance(self.query.windowing, Session):
             hashes = with_number(hashes, starts)  # sessions are found by their key alone
@@ -160,7 +160,7 @@ class Panes:
         """Put new rows to the groups of their windows; those of finished groups are refused."""
         on = [*self.keys, "start", "end"]
         same = identify([new[name].combine_chunks() for name in on], len(new))
-        wanted = new.take(pa.array(same.firsts))
+        wanted = pick(new, same.firsts)
         asked, places = state.groups.find(wanted, on)
         before = state.groups.take(places)
         finished = np.zeros(same.count, np.bool_)
@@ -174,7 +174,7 @@ class Panes:
         if refused.all():
             return [], places, refused
         ids = np.concatenate([asked, same.ids[~refused]])
-        whole = stack([*before, new.filter(pa.array(~refused))])
+        whole = stack([*before, keep(new, ~refused)])
         numbers = np.cumsum(~finished) - 1
         return [self._merged(whole, group(numbers[ids], int((~finished).sum())))], places, refused
 
@@ -183,7 +183,7 @@ class Panes:
         keys = identify([new[name].combine_chunks() for name in self.keys], len(new))
         if not len(new):
             return [], _NOWHERE, np.zeros(0, np.bool_)
-        _, places = state.groups.find(new.take(pa.array(keys.firsts)), self.keys)
+        _, places = state.groups.find(pick(new, keys.firsts), self.keys)
         before = state.groups.take(places)
         old, whole = len(places), stack([*before, new])
         clusters = _overlapping(
@@ -210,15 +210,14 @@ class Panes:
         if not len(kept):
             return [], gone, refused
         numbers = np.cumsum(touched) - 1
-        rows = self._merged(whole.take(pa.array(kept)), group(numbers[clusters.ids[kept]], int(touched.sum())))
+        rows = self._merged(pick(whole, kept), group(numbers[clusters.ids[kept]], int(touched.sum())))
         for name, column in (("start", starts), ("end", ends), ("arm", arm), ("index", index)):
             rows = rows.set_column(rows.column_names.index(name), name, pa.array(column[touched]))
         return [rows], gone, refused
 
     def _merged(self, rows: pa.Table, same: Grouping) -> pa.Table:
         """One row a group. Where a group has a row in the state, its arm and index are that row's."""
-        first = pa.array(same.firsts)
-        columns = {name: rows[name].combine_chunks().take(first) for name in (*self.keys, HASH, "start", "end")}
+        columns = {name: pick(rows[name].combine_chunks(), same.firsts) for name in (*self.keys, HASH, "start", "end")}
         columns["new"] = pa.array(same.sum(rows["new"].to_numpy()))
         columns["first"] = pa.array(same.min(rows["first"].to_numpy()))
         columns["index"] = pa.array(same.max(rows["index"].to_numpy()))
@@ -237,7 +236,8 @@ class Panes:
         """Rule 10: the group of each element, by how many of its key came before it."""
         assert isinstance(self.query.windowing, Count)
         same = identify([partials[name].chunk(0) for name in self.keys], len(partials))
-        wanted = partials.select(list(self.keys)).append_column(HASH, pa.array(hashes)).take(pa.array(same.firsts))
+        wanted = partials.select(list(self.keys)).append_column(HASH, pa.array(hashes))
+        wanted = pick(wanted, same.firsts)
         asked, places = arrivals.find(wanted, self.keys)
         before = np.zeros(same.count, np.int64)
         for found in arrivals.take(places):
@@ -310,9 +310,9 @@ class Panes:
 
     def _emit(self, work: Work, fired: npt.NDArray[np.intp], look: Look, last: Bools, panes: list[pa.Table]) -> None:
         """Rule 5: what firings say, and what they take back."""
-        chosen, control = pa.array(fired), work.control
+        control = work.control
         values = [
-            aggregate.result([work.rows[name].combine_chunks().take(chosen) for name in names])
+            aggregate.result([pick(work.rows[name].combine_chunks(), fired) for name in names])
             for aggregate, names in zip(self.aggregates, self.partials, strict=True)
         ]
         timing = np.where(~look.closed, 0, np.where(look.closing, 1, 2))[fired].astype(np.int8)
@@ -325,9 +325,9 @@ class Panes:
             ],
             ["start", "end", "index", "timing", "last", *self.values],
         )
-        keys = work.rows.select(list(self.keys)).take(chosen)
+        keys = pick(work.rows.select(list(self.keys)), fired)
         if self.query.mode is Mode.RETRACTING:
-            panes.extend(self._retractions(work, chosen))
+            panes.extend(self._retractions(work, fired))
             self._remember(work, fired, said)
         panes.append(self._pane_rows(keys, said, 1))
         control["index"][fired] += 1
@@ -337,26 +337,27 @@ class Panes:
         if self.query.mode is Mode.DISCARDING:
             self._clear(work, fired)
 
-    def _retractions(self, work: Work, chosen: pa.Array) -> list[pa.Table]:
+    def _retractions(self, work: Work, fired: npt.NDArray[np.intp]) -> list[pa.Table]:
         if "said" not in work.rows.column_names:
             return []
-        lists = work.rows["said"].combine_chunks().take(chosen)
+        lists = pick(work.rows["said"].combine_chunks(), fired)
         held = lengths(lists)
         if not held.sum():
             return []
-        keys = work.rows.select(list(self.keys)).take(pa.array(np.repeat(chosen.to_numpy(), held)))
+        keys = pick(work.rows.select(list(self.keys)), np.repeat(fired, held))
         return [self._pane_rows(keys, lists.flatten(), -1)]
 
     def _remember(self, work: Work, fired: npt.NDArray[np.intp], said: pa.StructArray) -> None:
         """What the next firing of these groups takes back: this pane and nothing else."""
         lists = pa.ListArray.from_arrays(pa.array(np.arange(len(said) + 1, dtype=np.int32)), said)
-        many = len(work.rows)
-        before = work.rows["said"].combine_chunks() if "said" in work.rows.column_names else pa.nulls(many, lists.type)
-        index = np.arange(many)
-        index[fired] = many + np.arange(len(fired))
-        column = pa.concat_arrays([before.cast(lists.type), lists]).take(pa.array(index))
-        rows = work.rows.drop_columns(["said"]) if "said" in work.rows.column_names else work.rows
-        work.rows = rows.append_column("said", column)
+        many, has_said = len(work.rows), "said" in work.rows.column_names
+        if len(fired) < many:
+            before = work.rows["said"].combine_chunks().cast(lists.type) if has_said else pa.nulls(many, lists.type)
+            index = np.arange(many)
+            index[fired] = many + np.arange(len(fired))
+            lists = pa.concat_arrays([before, lists]).take(pa.array(index))
+        rows = work.rows.drop_columns(["said"]) if has_said else work.rows
+        work.rows = rows.append_column("said", lists)
 
     def _clear(self, work: Work, fired: npt.NDArray[np.intp]) -> None:
         where = np.zeros(len(work.rows), np.bool_)
@@ -386,7 +387,7 @@ class Panes:
         rows = work.rows
         for name, column in (*work.control.items(), ("arm", work.arms)):
             rows = rows.set_column(rows.column_names.index(name), name, pa.array(column))
-        return groups.put(_joined([taken, work.places.take(woken)]), rows.filter(pa.array(stays)))
+        return groups.put(_joined([taken, work.places.take(woken)]), keep(rows, stays))
 
 
 _NOWHERE = Places(np.zeros(0, np.intp), np.zeros(0, np.intp))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.panes.arms import Ints
+
+Rows = TypeVar("Rows", pa.Table, pa.Array)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,18 @@ def identify(columns: Sequence[pa.Array | npt.NDArray[Any]], rows: int) -> Group
             different, ids = np.unique(ids * many + codes, return_inverse=True)
             ids, count = ids.astype(np.int64), len(different)
     return group(ids, count)
+
+
+def pick(rows: Rows, which: npt.NDArray[np.intp]) -> Rows:
+    """Some rows, by their number; what is there, if it is all of them in order, as it often is."""
+    if len(which) == len(rows) and (which == np.arange(len(rows))).all():
+        return rows
+    return rows.take(pa.array(which))
+
+
+def keep(rows: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Table:
+    """The rows for which it holds."""
+    return rows if mask.all() else rows.filter(pa.array(mask))
 
 
 def lengths(lists: pa.Array) -> Ints:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from millrace.panes.arms import Bools, Ints
-from millrace.panes.grouping import sort_by, without_last_bits
+from millrace.panes.grouping import keep, sort_by, without_last_bits
 from millrace.panes.hashing import Hashes
 
 HASH = "hash"
@@ -153,7 +153,7 @@ def _compacted(segments: list[Segment], number: int) -> Store:
 
 
 def _living(segment: Segment) -> pa.Table:
-    return segment.rows.filter(pa.array(segment.live))
+    return keep(segment.rows, segment.live)
 
 
 def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Bools:
