@@ -190,6 +190,9 @@ def test_views_are_asked_in_sql(here: Path) -> None:
     assert ran("query", "SELECT n FROM hourly", "--format", "csv") == "n\n5\n"
     slow = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r"
     assert "0.2" in refused("query", slow, "--seconds", "0.2")
+    assert "known: p" in refused("views", "drop", "pp")
+    assert ran("views", "drop", "p") == "dropped the views of p\n"
+    assert "There are no views yet" in ran("views")
 
 
 def test_a_project_that_works_is_made(here: Path) -> None:

@@ -147,6 +147,17 @@ def test_a_changed_pipeline_is_replayed_swapped_and_rolled_back(home: Home) -> N
     assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
 
 
+def test_views_that_were_dropped_are_computed_anew(home: Home) -> None:
+    pipeline = Pipeline("charts", {"minutes": by_minute()})
+    kept(home).append("plays", [play("ann", "Weir", 5), play("ann", "Eddy", 70)])
+    run_stream(QUIET, pipeline, home, ONCE)
+    with closing(open_store(home.store)) as store:
+        store.drop("charts")
+    kept(home).append("plays", [play("bob", "Weir", 20)])
+    run_stream(QUIET, pipeline, home, ONCE)
+    assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
+
+
 def test_a_run_from_a_savepoint_comes_to_the_same(home: Home) -> None:
     pipeline = Pipeline("charts", {"minutes": by_minute()})
     kept(home).append("plays", [play("ann", "Weir", 5)])

@@ -25,6 +25,7 @@ from millrace.model.duration import SECOND
 from millrace.model.query import Query
 from millrace.model.schema import parse_schema
 from millrace.views import postgresql, sqlite
+from millrace.views.kept import serving
 from millrace.views.shape import ViewShape, shape_of
 from millrace.views.store import ForgottenError, State, Store, open_store
 from postgres import Postgres, server
@@ -481,10 +482,11 @@ def test_only_the_previous_generation_is_kept(store: Store) -> None:
     for number in (2, 3, 4):
         assert store.begin_generation("p", [HOURS]) == number
         store.swap("p", number)
-    assert [(each.number, each.state) for each in store.generations("p")] == [(3, State.PREVIOUS), (4, State.SERVING)]
+    kept = [(each.number, each.state) for each in store.generations("p") if each.state is not State.DROPPED]
+    assert kept == [(3, State.PREVIOUS), (4, State.SERVING)]
     with pytest.raises(ModelError, match="unknown view 'hourly__2'"):
         store.query("SELECT * FROM hourly__2")
-    with pytest.raises(ModelError, match="generation 2 of pipeline 'p' was dropped, as it was replayed since"):
+    with pytest.raises(ModelError, match="generation 2 of pipeline 'p' was dropped since"):
         commit(store, 0, to=2)
     assert store.begin_generation("p", [HOURS]) == 5
     assert store.begin_generation("p", [HOURS]) == 6, "one that was not finished is given up"
@@ -492,6 +494,32 @@ def test_only_the_previous_generation_is_kept(store: Store) -> None:
         store.swap("p", 5)
     with pytest.raises(ModelError, match="unknown generation '7'"):
         store.swap("p", 7)
+
+
+def test_views_that_are_dropped_are_gone_until_they_are_made_anew(store: Store) -> None:
+    commit(store, 0, (1, hour("a", 1)))
+    assert store.swap("p", store.begin_generation("p", [HOURS])) == 2
+    store.begin_generation("p", [HOURS])
+    store.drop("p")
+    assert (store.views(), store.version()) == ([], 3)
+    for gone in ("hourly", "hourly__1", "hourly__2"):
+        with pytest.raises(ModelError, match=f"unknown view '{gone}'"):
+            store.query(f"SELECT * FROM {gone}")
+    for _ in range(2):
+        with pytest.raises(ModelError, match="unknown pipeline 'p'"):
+            store.drop("p")
+    with pytest.raises(ModelError, match="generation 1 of pipeline 'p' was dropped since"):
+        commit(store, 1, (1, hour("b", 1)))
+    assert serving(store, "p") == 4
+    store.open("p", [HOURS])
+    assert serving(store, "p") == 4, "what filled an old one does not fill this one"
+    commit(store, 0, (1, hour("c", 1)), to=4)
+    assert held(store) == {"c": 1}
+    with pytest.raises(ModelError, match="millrace views drop p"):
+        store.open("q", [HOURS])
+    store.drop("p")
+    store.open("q", [HOURS])
+    assert [view.pipeline for view in store.views()] == ["q"]
 
 
 def test_a_checkpoint_fills_one_generation(store: Store) -> None:

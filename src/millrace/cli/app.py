@@ -45,9 +45,10 @@ _PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "check": pipelines.check,
         "bench": pipelines.bench,
     },
-    "Answers": {"query": views.query, "views": views.list_, "serve": views.serve},
+    "Answers": {"query": views.query, "serve": views.serve},
 }
 for _panel, _commands in _PANELS.items():
     for _name, _command in _commands.items():
         app.command(_name, rich_help_panel=_panel)(_command)
 app.add_typer(log.topics, name="topics", rich_help_panel="Records")
+app.add_typer(views.views, name="views", rich_help_panel="Answers")

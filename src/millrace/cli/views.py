@@ -11,6 +11,7 @@ from millrace.log.topics import Log
 from millrace.server.gate import Marks
 from millrace.views.store import open_store
 
+views = typer.Typer(no_args_is_help=False, help="List views; drop those of a pipeline.")
 Format = Annotated[str, typer.Option(help="table, json or csv.", metavar="FORMAT")]
 
 
@@ -30,8 +31,11 @@ def query(
         show(found.columns, found.rows, format)
 
 
-def list_(format: Format = "table", store: StoreUrl = STORE) -> None:
-    """List the views: their pipeline, rows, last version and columns."""
+@views.callback(invoke_without_command=True)
+def list_(context: typer.Context, format: Format = "table", store: StoreUrl = STORE) -> None:
+    """List the views: their pipeline, rows, last version and columns; or drop those of a pipeline."""
+    if context.invoked_subcommand is not None:
+        return
     with plain_mistakes(), closing(open_store(store)) as opened:
         rows: list[tuple[Any, ...]] = [
             (
@@ -48,6 +52,18 @@ def list_(format: Format = "table", store: StoreUrl = STORE) -> None:
             typer.echo("There are no views yet; run a pipeline that has some: millrace run FILE")
             return
         show(("view", "pipeline", "rows", "version", "generation", "columns"), rows, format)
+
+
+@views.command("drop")
+def drop_(
+    pipeline: Annotated[str, typer.Argument(metavar="PIPELINE", help="As millrace views names it.")],
+    store: StoreUrl = STORE,
+) -> None:
+    """Drop all views of a pipeline. If it is run again, it computes them anew, from the start of its sources."""
+    with plain_mistakes():
+        with closing(open_store(store)) as opened:
+            opened.drop(pipeline)
+        typer.echo(f"dropped the views of {pipeline}")
 
 
 def serve(

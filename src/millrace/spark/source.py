@@ -165,10 +165,11 @@ class Reader:
 def read_messages(spark: SparkSession, packed: Packed, stream: bool) -> DataFrame:
     """What the edge sends to the shards, for all outputs: fused ones in one source, each other natively."""
     plan = packed.plan
+    fused = plan.fused  # which takes compiling every output to see
     frames = []
-    if plan.fused:
-        frames.append(_load(spark, TO_SHARD, Reads(packed, _cores(spark), plan.fused), stream))
-    for number in sorted(set(range(len(plan.parts))) - set(plan.fused)):
+    if fused:
+        frames.append(_load(spark, TO_SHARD, Reads(packed, _cores(spark), fused), stream))
+    for number in sorted(set(range(len(plan.parts))) - set(fused)):
         rows = {}
         for source in sources(plan.parts[number].stream):
             columns = ", ".join(f"`{column.name}` {column.type}" for column in source.schema)

@@ -67,6 +67,22 @@ def serve(connection: Connection, pipeline: str, generation: int, version: int) 
     catalog.set_state(pipeline, generation, State.SERVING)
 
 
+def drop(connection: Connection, pipeline: str) -> None:
+    """Serve none of a pipeline's views; no number of a generation is used again, nor is a checkpoint that filled it."""
+    catalog = Catalog(connection)
+    known = [each.number for each in catalog.generations(pipeline) if each.state is not State.DROPPED]
+    if not known:
+        raise ModelError(unknown("pipeline", pipeline, sorted({kept.pipeline for kept in catalog.views()})))
+    statements = []
+    for number in known:
+        for name, kept in catalog.of_generation(pipeline, number).items():
+            if kept.changes is not None:
+                statements += [f"DROP VIEW {quoted(name)}", f"DROP TABLE {quoted(kept.changes)}"]
+                catalog.put(replace(kept, changes=None))
+        catalog.set_state(pipeline, number, State.DROPPED)
+    connection.unread(statements)
+
+
 def clear(connection: Connection) -> None:
     """Remove the tables of generations that were dropped."""
     catalog = Catalog(connection)
@@ -90,8 +106,8 @@ def of_generation(catalog: Catalog, pipeline: str, generation: int) -> dict[str,
         raise ModelError(unknown("generation", generation, map(str, known)))
     if known[generation] is State.DROPPED:
         raise ModelError(
-            f"generation {generation} of pipeline {pipeline!r} was dropped, as it was replayed since; "
-            "what ran for it can be stopped: run the pipeline anew"
+            f"generation {generation} of pipeline {pipeline!r} was dropped since, by a replay or by somebody; "
+            "run the pipeline anew to go on with the present one"
         )
     return catalog.of_generation(pipeline, generation)
 
@@ -134,7 +150,8 @@ def _check(catalog: Catalog, pipeline: str, shapes: Sequence[ViewShape]) -> None
         if kept.pipeline != pipeline:
             raise ModelError(
                 f"view {shape.name!r} of the store belongs to pipeline {kept.pipeline!r}, not to {pipeline!r}; "
-                "call it something else, or name another store"
+                "call it something else, name another store, or let go of the other's: millrace views drop "
+                f"{kept.pipeline}"
             )
         if kept.shape.name != shape.name:
             raise ModelError(f"the store has a view {kept.shape.name!r} already; call {shape.name!r} something else")

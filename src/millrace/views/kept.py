@@ -25,12 +25,13 @@ def shapes_of(pipeline: Pipeline) -> list[ViewShape]:
 
 
 def serving(store: Store, pipeline: str) -> int:
-    """The generation of a pipeline's views that is read; the first, if there is none yet."""
+    """The generation of a pipeline's views that is read; if there is none, the one that will be."""
     try:
         known = store.generations(pipeline)
     except NoViewsError:
         return 1
-    return next((each.number for each in known if each.state is State.SERVING), 1)
+    new = max((each.number for each in known), default=0) + 1
+    return next((each.number for each in known if each.state is State.SERVING), new)
 
 
 class KeptViews:

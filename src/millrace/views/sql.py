@@ -106,10 +106,9 @@ class SqlStore(ABC):
         return self.write(work)
 
     def generations(self, pipeline: str) -> list[Generation]:
-        """The generations of a pipeline's views that are there."""
+        """The generations of a pipeline's views."""
         with self.read() as connection:
-            known = Catalog(connection).generations(pipeline)
-        return [generation for generation in known if generation.state is not State.DROPPED]
+            return Catalog(connection).generations(pipeline)
 
     def begin_generation(self, pipeline: str, shapes: Sequence[ViewShape]) -> int:
         """Make a new generation, to be filled."""
@@ -147,6 +146,20 @@ class SqlStore(ABC):
         if previous is None:
             raise ModelError(f"pipeline {pipeline!r} has no generation before the one that is served")
         return self.swap(pipeline, previous)
+
+    def drop(self, pipeline: str) -> None:
+        """Let go of all views of a pipeline."""
+
+        def work(connection: Connection, again: bool) -> None:
+            catalog = Catalog(connection)
+            version = catalog.version(lock=True)
+            if again and not any(each.state is not State.DROPPED for each in catalog.generations(pipeline)):
+                return
+            generations.drop(connection, pipeline)
+            catalog.advance(version + 1, self._clock(), pipeline)
+
+        self.write(work)
+        self._clear()
 
     def changes(self, view: str, since: int) -> pa.Table:
         """What changed after a version."""

@@ -121,7 +121,7 @@ class Store(Protocol):
         """Make views have these rows and no others, in one transaction: the answers of a batch."""
 
     def generations(self, pipeline: str) -> list[Generation]:
-        """The generations of a pipeline's views, in order."""
+        """The generations of a pipeline's views, in order, also those that were dropped."""
 
     def begin_generation(self, pipeline: str, shapes: Sequence[ViewShape]) -> int:
         """Make a new generation, to be filled; one that was not finished is dropped."""
@@ -134,6 +134,12 @@ class Store(Protocol):
 
     def rollback(self, pipeline: str) -> int:
         """Serve the generation again that was served before. Gives the version."""
+
+    def drop(self, pipeline: str) -> None:
+        """Let go of all views of a pipeline, which are computed anew when it is run again.
+
+        Refuses a pipeline that has none.
+        """
 
     def changes(self, view: str, since: int) -> pa.Table:
         """What changed after a version: rows with their version and a diff, in order of versions, -1 before +1.
