@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from millrace import count, fixed, memory, sum_
+from millrace import count, fixed, global_, memory, sum_, table
 from millrace.log.bundle import Bundle
 from millrace.model.query import Query
 from millrace.model.stream import Stream
@@ -19,6 +19,8 @@ from millrace.spark.plan import Part
 pytestmark = pytest.mark.no_cover
 
 SOURCE = memory("input", "k STRING, kind STRING, n BIGINT, at TIMESTAMP, note STRING")
+EMPTY = table("empty", "k STRING, name STRING", view="empty")
+NAMES = table("names", "k STRING, name STRING", rows=[{"k": "a", "name": "Ann"}])
 VIEWS = SOURCE.where("kind = 'view'")
 TIMED = VIEWS.event_time("at", delay="0s")
 OUTPUTS: dict[str, Query | Stream] = {
@@ -26,7 +28,17 @@ OUTPUTS: dict[str, Query | Stream] = {
     "only times": SOURCE.event_time("at", delay="0s").window(fixed("10s")).aggregate(all=count()),
     "fails in a value": TIMED.group_by("k").window(fixed("10s")).aggregate(total=sum_("n + 1")),
     "rows": VIEWS.select("k", n="n + 1"),
+    "only counted": SOURCE.window(global_()).aggregate(all=count()),
+    "counted whatever they are": SOURCE.where("k = 'a' OR TRUE").window(global_()).aggregate(all=sum_("1")),
+    "always the same": SOURCE.select(x="1"),
+    "none": SOURCE.where("k = 'a' AND FALSE"),
+    "an empty table": SOURCE.join(EMPTY, on="k"),
+    "nothing in a table": SOURCE.join(NAMES, on="k").where("name = 'nobody'"),
+    "a table": SOURCE.join(NAMES, on="k", how="left").event_time("at", delay="0s")
+    .group_by("name").window(fixed("10s")).aggregate(all=count()),
 }  # fmt: skip
+
+NO_TEXTS = pa.array([], pa.string())
 
 fields = st.fixed_dictionaries(
     {},
@@ -50,7 +62,7 @@ def good(number: int) -> str:
 
 
 def read(of: Query | Stream, texts: list[str | None], at_once: bool) -> tuple[Any, Seen | None, list[dict[str, Any]]]:
-    reading = Reading([(0, Part("output", of))], SOURCE, {})
+    reading = Reading([(0, Part("output", of))], SOURCE, {"empty": pa.table({"k": NO_TEXTS, "name": NO_TEXTS})})
     reading._is_clean = at_once
     sent = Sent()
     bundle = Bundle("here", np.arange(len(texts)) * 10, pa.array(texts, pa.string()))
@@ -70,7 +82,16 @@ def test_at_once_or_not_is_the_same(name: str, texts: list[str | None]) -> None:
     assert read(OUTPUTS[name], texts, at_once=True) == read(OUTPUTS[name], texts, at_once=False)
 
 
-@pytest.mark.parametrize("name", ["counts", "only times", "rows"])
+@pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.parametrize("wrong", ["[]", "{oops", '{"n": 1.5}'])
+def test_a_misfit_after_many_records_is_found(name: str, wrong: str) -> None:
+    texts: list[str | None] = [*map(good, range(5_000)), wrong]
+    found = read(OUTPUTS[name], texts, at_once=True)
+    assert [letter["offset"] for letter in found[2]] == [50_000]
+    assert found == read(OUTPUTS[name], texts, at_once=False)
+
+
+@pytest.mark.parametrize("name", ["counts", "only times", "rows", "a table"])
 def test_what_all_fits_is_taken_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str | None] = [good(number) for number in range(100)]
     looked_at = read(OUTPUTS[name], texts, at_once=False)

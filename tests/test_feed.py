@@ -152,6 +152,8 @@ def test_a_topic_that_was_made_again_is_not_read_as_if_it_were_the_old_one(
     put(kept, many)
     with pytest.raises(ModelError, match="it was removed and made again"):
         feed(kept, tmp_path).latest(at)
+    with pytest.raises(ModelError, match="it was removed and made again"):  # also what was planned before
+        feed(kept, tmp_path).splits([0, 0], at)
 
 
 def test_another_log_of_the_same_topics_is_not_read_on(kept: Log, tmp_path: Path) -> None:

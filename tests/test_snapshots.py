@@ -36,3 +36,16 @@ def test_a_snapshot_is_found_where_the_checkpoint_was_moved_to(plans: Path, tmp_
     (tmp_path / "tables").rename(tmp_path / "moved")
     found = snapshots(plans, tmp_path / "moved").paths(names)
     assert read_snapshot(found["plans"]).to_pylist() == [{"user": "ann", "plan": "free"}]
+
+
+def test_tables_may_be_called_anything_and_keep_their_own(plans: Path, tmp_path: Path) -> None:
+    names = ("a", "a-b", "../dims/users")
+    lookups = {name: FileLookup(table(name, "user STRING, plan STRING", path=str(plans))) for name in names}
+    held = Snapshots(tmp_path / "tables", {name: lookups[name] for name in names[1:]})
+    before = held.now()
+    often = Snapshots(tmp_path / "tables", {"a": lookups["a"]})
+    for number in range(12):
+        plans.write_text(f"user,plan\nann,{number}\n")
+        often.now()
+    for path in held.paths(before).values():
+        assert read_snapshot(path).to_pylist() == [{"user": "ann", "plan": "free"}]

@@ -47,14 +47,22 @@ class Prepared:
             self._names[statement] = name
         return self._connection.sql(f"EXECUTE {self._names[statement]}")
 
+    def plan(self, statement: str) -> str:
+        """How DuckDB does a statement over rows as they were given last, as JSON."""
+        assert self._connection is not None
+        ((_, plan),) = self._connection.sql(f"EXPLAIN (FORMAT json) {statement}").fetchall()
+        return str(plan)
+
     def _open(self, schema: pa.Schema) -> None:
         """A connection of its own, with its own names; what was planned for other columns is forgotten."""
+        self._connection = None
         self._names.clear()
         self._given.schema = schema
-        self._connection = connection().cursor()
-        self._connection.execute("SET TimeZone = 'UTC'")
+        opened = connection().cursor()
+        opened.execute("SET TimeZone = 'UTC'")
         for name, table in {"__rows": self._given, **self._tables}.items():
-            self._connection.register(name, table)
+            opened.register(name, table)
+        self._connection = opened
 
 
 class _Given:
@@ -73,6 +81,8 @@ def connection() -> duckdb.DuckDBPyConnection:
     """The connection of the process."""
     opened = duckdb.connect()
     opened.execute("SET TimeZone = 'UTC'; SET threads = 1")
+    # How many rows a bundle has is not known when a statement is planned, but that it has more than a table is.
+    opened.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
     atexit.register(_close)
     return opened
 

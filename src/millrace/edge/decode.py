@@ -19,6 +19,8 @@ from millrace.edge.sql import quoted
 from millrace.log.typed import pointer, value_of
 from millrace.model.schema import Column, Schema
 
+MISFIT = "__misfit"
+"""The column that says whether a record does not fit, and why."""
 _NOT_AN_OBJECT = -1
 _FIRST, _LAST = "TIMESTAMPTZ '0001-01-01 00:00:00+00'", "TIMESTAMPTZ '9999-12-31 23:59:59.999999+00'"
 """The times that Python knows, and the reference with it."""
@@ -49,7 +51,7 @@ class JsonDecoder:
             for number, column in enumerate(schema)
             if column in read and column.type != "STRING"
         ]
-        misfit = f"CASE WHEN j IS NULL THEN {_NOT_AN_OBJECT} {' '.join(misfits)} END AS __misfit"
+        misfit = f"CASE WHEN j IS NULL THEN {_NOT_AN_OBJECT} {' '.join(misfits)} END AS {MISFIT}"
         parsed = f"json_extract_string(value, [{texts}])"
         object_ = "json_valid(value) AND starts_with(ltrim(value, ' \t\r\n'), '{')"
         with_values = ", ".join(["*", *values])
@@ -59,17 +61,17 @@ class JsonDecoder:
         )
         named = [f"v{place} AS {quoted(name)}" for name, place in places.items()]
         self._trusting, self._checking = (
-            f"SELECT {', '.join([*named, '__misfit'])} FROM {marked}" for marked in (trusting, checking)
+            f"SELECT {', '.join([*named, MISFIT])} FROM {marked}" for marked in (trusting, checking)
         )
-        # The check is part of every value, so that no row is left out, or is not read, before it was checked.
+        # The check is part of every value, so that no row is left out before it was checked.
         sure = [
-            f"CASE WHEN __misfit IS NULL THEN v{places[name]} ELSE error('a record does not fit') END AS {quoted(name)}"
+            f"CASE WHEN {MISFIT} IS NULL THEN v{places[name]} ELSE error('a record does not fit') END AS {quoted(name)}"
             if name in places
             else f"CAST(NULL AS STRING) AS {quoted(name)}"
             for name in schema.names
         ]
         self.sure = f"(SELECT {', '.join([PLACE, *sure])} FROM {trusting})"
-        """All that look like objects, as rows of the schema; a statement that reads them fails if one does not fit."""
+        """All that look like objects, as rows of the schema; reading a value of one that does not fit fails."""
 
     def decode(self, values: pa.Array) -> tuple[pa.Table, list[Misfit]]:
         """The records that fit, as columns in their order, and those that do not."""
@@ -80,8 +82,8 @@ class JsonDecoder:
             except duckdb.Error:
                 # One record that is no JSON fails the statement; now each is asked first, which costs a second look.
                 decoded = ask(self._checking).to_arrow_table()
-        marks = decoded["__misfit"]
-        rows = decoded.drop_columns(["__misfit"])
+        marks = decoded[MISFIT]
+        rows = decoded.drop_columns([MISFIT])
         if marks.null_count == len(marks):
             return rows, []
         misfits = [

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.edge.connection import PLACE, Prepared
+from millrace.edge.decode import MISFIT
 from millrace.edge.dedup import deduped
 from millrace.edge.partials import AT, NotInSqlError, partials_of, slice_of
 from millrace.edge.sql import CannotFuseError, quoted, to_duckdb
@@ -78,6 +79,7 @@ class Fused:
         yet, `decoded` is the query that decodes them.
         """
         self._decoded = decoded
+        self._decodes_all: bool | None = None
         self._given = tables
         self.lifts: str | None = None
         """Why the statement gives rows that are still to be lifted, and not partials."""
@@ -110,6 +112,16 @@ class Fused:
     def is_one_statement(self) -> bool:
         """Whether a bundle is looked at once only, as long as none of its rows is set aside."""
         return self._tells or not self._timed
+
+    def decodes_all(self, rows: pa.Table) -> bool:
+        """Whether the statement looks at every record, given records such as these.
+
+        DuckDB leaves out what does not change the answer: all values, if they are only counted.
+        """
+        if self._decodes_all is None:
+            with self._prepared.over(_placed(rows)):
+                self._decodes_all = MISFIT in self._prepared.plan(self.statement)
+        return self._decodes_all
 
     @property
     def event_time(self) -> EventTime | None:

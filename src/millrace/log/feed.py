@@ -64,6 +64,7 @@ class Feed:
 
     def splits(self, start: list[int], end: list[int]) -> list["FeedSplit"]:
         """What lies between two positions, large partitions in several pieces."""
+        self._check(start)
         return [
             split
             for partition, (first, last) in enumerate(zip(start, end, strict=True))

@@ -37,9 +37,15 @@ class Schema:
     columns: tuple[Column, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a name that is there twice, as Spark does not tell `a` from `A` either."""
+        """Refuse a name that is there twice, as Spark does not tell `a` from `A` either, and those of our own."""
         seen: set[str] = set()
         for column in self.columns:
+            if column.name.startswith("__"):
+                renamed = column.name.lstrip("_") or "other"
+                raise refuse(
+                    f"column {column.name!r}: names that start with __ are Millrace's own; call it something else, or "
+                    f"let the topic rename the field: --intercept rename:{column.name}={renamed}"
+                )
             if column.name.lower() in seen:
                 raise refuse(f"column {column.name!r} is there twice")
             seen.add(column.name.lower())

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +59,8 @@ def run_stream(console: Console, pipeline: Pipeline, home: Home, how: How, as_js
     check_places(pipeline, {}, home.log)  # a mistake is better known before Spark is started than after
     parse_guarantee(how.guarantee)
     log = Log(home.log) if home.log.exists() else None
-    shown = Shown(console, pipeline.name, as_json, lambda: behind(pipeline.name, log))
+    topics = [source.name for source in pipeline.sources if source.kind == "log"]
+    shown = Shown(console, pipeline.name, as_json, lambda: behind(pipeline.name, log, topics))
     with closing(open_store(home.store)) as store, shown:
         generation = serving(store, pipeline.name)
         views = KeptViews(store, pipeline, generation, home.boundary)
@@ -105,9 +106,11 @@ def follow(
     return not told
 
 
-def behind(pipeline: str, log: Log | None) -> int | None:
-    """How many records of its topics a pipeline has yet to read; None if it reads none."""
-    lags = [log.lag(topic.name) for topic in log.topics()] if log is not None else []
+def behind(pipeline: str, log: Log | None, topics: Iterable[str] | None = None) -> int | None:
+    """How many records of these topics, or of any, a pipeline has yet to read; None if it reads none."""
+    if log is None:
+        return None
+    lags = [log.lag(topic) for topic in ([each.name for each in log.topics()] if topics is None else topics)]
     mine = [lag for each in lags for reader, lag in each.items() if reader.partition(", ")[0] == pipeline]
     return max(mine, default=None)
 

@@ -20,7 +20,7 @@ from millrace.model.explain import stream_as_text
 from millrace.model.query import Query
 from millrace.spark.plan import Part
 
-FORMAT = 1
+FORMAT = 2
 _NUMBERS = re.compile(r"\d+(\.\d+)?(us|ms|s|m|h|d)?")
 
 

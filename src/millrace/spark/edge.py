@@ -219,11 +219,15 @@ class Taker:
             return False
         if self._from_texts is None:
             self._from_texts = self._compile(decoded=decoder.sure)
+        records = pa.table({"value": texts})
+        if not self._from_texts.decodes_all(records):
+            return False
         try:
-            taken = self._from_texts.take(pa.table({"value": texts}))
+            taken = self._from_texts.take(records)
         except ROW_ERRORS:
             return False
-        if taken.timeless:
+        # Where a table has no row that matters, DuckDB does not read on.
+        if taken.timeless or (self._from_texts.tables and not len(taken.rows)):
             return False
         self._add(taken, sent)
         return True

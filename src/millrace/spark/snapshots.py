@@ -77,13 +77,14 @@ class Snapshots:
         return {table: str(self._folder / name) for table, name in names.items()}
 
     def _keep(self, name: str, data: bytes) -> str:
-        kept = self._folder / f"{name}-{hashlib.sha256(data).hexdigest()[:16]}.arrow"
+        table = hashlib.sha256(name.encode()).hexdigest()[:16]  # a table may be called what no file can be
+        kept = self._folder / f"{table}-{hashlib.sha256(data).hexdigest()[:16]}.arrow"
         if kept.exists():
             kept.touch()
         else:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_whole(kept, lambda path: path.write_bytes(data))
-            others = sorted(self._folder.glob(f"{name}-*.arrow"), key=lambda path: path.stat().st_mtime_ns)
+            others = sorted(self._folder.glob(f"{table}-*.arrow"), key=lambda path: path.stat().st_mtime_ns)
             for old in others[:-_KEPT]:
                 old.unlink(missing_ok=True)
         return kept.name
