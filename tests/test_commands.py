@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -73,11 +74,40 @@ def test_rows_of_csv_are_objects_of_text(here: Path) -> None:
     assert [json.loads(value) for value in kept()] == [{"user": "ann", "ms": "007"}, {"user": "bob, jr", "ms": None}]
 
 
+def test_other_csv(here: Path) -> None:
+    rows = '\ufeffuser;note\r\n"a;b";"two\nlines ""quoted"""\r\n\r\nü;""'
+    (here / "notes.csv").write_text(rows, newline="")
+    ran("send", "notes", "notes.csv", "--create")
+    assert [json.loads(value) for value in kept("notes")] == [
+        {"user": "a;b", "note": 'two\nlines "quoted"'}, {"user": "ü", "note": ""},
+    ]  # fmt: skip
+    assert "sent 1 record to" in ran("send", "notes", "--format", "csv", given="user\nann\n")
+    (here / "header.csv").write_text("user,note\n")
+    assert "sent 0 records to" in ran("send", "notes", "header.csv")
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("user,page,ms\na,b,5\nb,home\n", "wrong.csv: row 3: Expected 3 columns, got 2: b,home"),
+        ("user,page\na,b,5\n", "row 2: Expected 2 columns, got 3: a,b,5"),
+        ('user,page\na,"b\nc,d\n', "a quote is opened and never closed"),
+        ("user,user\na,b\n", "its first row names 'user' twice"),
+        ("", "its first row is empty, but names the columns"),
+    ],
+)
+def test_csv_that_is_wrong_is_not_guessed_at(rows: str, said: str, here: Path) -> None:
+    (here / "wrong.csv").write_text(rows)
+    ran("topics", "create", "visits")
+    assert said in refused("send", "visits", "wrong.csv")
+    assert kept("visits") == []
+
+
 def test_a_line_that_is_no_object_stops_sending_and_says_where(here: Path) -> None:
     (here / "plays.json").write_text("\n" + lines(2) + "\n[1]\n" + lines(1))
     ran("topics", "create", "plays")
     said = refused("send", "plays", "plays.json")
-    assert "line 5 of plays.json is not a JSON object: '[1]'; the 2 records before it were sent" in said
+    assert "line 5 of plays.json: it is not a JSON object: '[1]'; 2 records before it were sent" in said
     assert len(kept()) == 2
     ran("send", "plays", "plays.json", "--unchecked")
     assert len(kept()) == 6
@@ -170,6 +200,27 @@ def test_a_log_that_is_none(here: Path) -> None:
     (here / "log.db").write_text("This is not a database, and never was one.")
     assert "log.db" in refused("topics", "--log", "log.db")
     assert "log.db" in refused("send", "plays", "--log", "log.db", given=lines(1))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = (1,\n", "wrong.py:1: '(' was never closed"),
+        ("import math\n\nprint(mth.pi)\n", "wrong.py:3: NameError: name 'mth' is not defined"),
+        ("import no_such_module\n", "wrong.py:1: ModuleNotFoundError: No module named 'no_such_module'"),
+    ],
+)
+def test_a_file_that_python_cannot_run_is_a_line(text: str, said: str, here: Path) -> None:
+    (here / "wrong.py").write_text(text)
+    assert refused("explain", "wrong.py") == f"{said}\n"
+
+
+def test_a_port_that_is_taken(here: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert "cannot be listened at: Address already in use; choose another --port" in refused(
+            "serve", "--port", str(port)
+        )
 
 
 def test_views_are_asked_in_sql(here: Path) -> None:

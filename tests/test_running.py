@@ -1,6 +1,7 @@
 """The whole path in one process: records in a log, a pipeline on Spark, answers in a view, on both stores."""
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -130,10 +131,15 @@ def test_a_changed_pipeline_is_replayed_swapped_and_rolled_back(home: Home) -> N
     assert rows(home, COUNTED) == [("Weir", 1), ("Eddy", 1)]
     with closing(open_store(home.store)) as store:
         version = store.version()
+    savepoint = home.checkpoint.with_name("savepoint")
+    save(home.checkpoint, savepoint)
     kept(home).report("charts", "plays", kept(home).ends("plays"))
     assert "generation 2 of minutes is now what is read" in replay(QUIET, after, home, How())
     assert behind("charts", kept(home)) == 0, "a replay is no reader that producers wait for"
     assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
+    other = replace(home, checkpoint=home.checkpoint.with_name("other"))
+    with pytest.raises(ModelError, match="goes with generation 1 of the views, but 2 is what is read"):
+        start_from(savepoint, other.checkpoint, 2)
     changes = changed(home, "minutes", version)
     assert sorted((row["track"], row["plays"], row["diff"]) for row in changes if row["track"] == "Weir") == [
         ("Weir", 1, -1), ("Weir", 2, 1),
@@ -145,6 +151,18 @@ def test_a_changed_pipeline_is_replayed_swapped_and_rolled_back(home: Home) -> N
     assert rows(home, COUNTED) == [("Weir", 1), ("Eddy", 1)]
     run_stream(QUIET, before, home, ONCE)  # and the one before goes on where it was
     assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
+
+
+def test_what_is_due_when_a_pipeline_is_run_again_is_said(home: Home) -> None:
+    timed = PLAYS.event_time("at", delay="5s").group_by("track").window(fixed("1m"))
+    asked = timed.trigger(on.watermark(early=on.every("1s"))).accumulating().aggregate(plays=count())
+    pipeline = Pipeline("charts", {"minutes": asked})
+    kept(home).append("plays", [play("ann", "Weir", 5)])
+    deadline = time.monotonic() + 60
+    while not (home.checkpoint.exists() and rows(home, COUNTED)):  # the clock has to pass a second
+        assert time.monotonic() < deadline
+        run_stream(QUIET, pipeline, home, ONCE)
+    assert rows(home, COUNTED) == [("Weir", 1)]
 
 
 def test_views_that_were_dropped_are_computed_anew(home: Home) -> None:

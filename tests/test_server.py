@@ -157,6 +157,22 @@ def test_a_query_reads_and_does_nothing_else(client: TestClient) -> None:
         assert client.post("/query", json={"sql": sql}).status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [("{}", "sql: Field required"), ("SELECT 1", "Invalid JSON"), ('{"sql": "SELECT 1", "seconds": "x"}', "seconds: ")],
+)
+def test_a_query_that_is_none_says_what_it_takes(body: str, said: str, client: TestClient) -> None:
+    answer = client.post("/query", content=body)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+    assert 'POST /query takes {"sql": "SELECT ..."}' in answer.json()["error"]
+
+
+def test_a_query_as_curl_sends_it(client: TestClient) -> None:
+    kind = {"content-type": "application/x-www-form-urlencoded"}
+    assert client.post("/query", content='{"sql": "SELECT 1 AS one"}', headers=kind).json()["rows"] == [[1]]
+
+
 def test_numbers_that_json_does_not_have_are_text(client: TestClient) -> None:
     answer = client.post("/query", json={"sql": "SELECT 9e999 AS most, -9e999 AS least, 1.5 AS some"})
     assert json.loads(answer.text, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))["rows"] == [

@@ -20,6 +20,7 @@ from millrace.log.intercept import Interceptor, add, drop, keep, rename
 from millrace.log.topics import Log
 from millrace.model.duration import format_duration, to_instant
 from millrace.model.errors import ModelError
+from millrace.running.shown import many
 
 topics = typer.Typer(no_args_is_help=False, help="List topics; make, change and remove them.")
 
@@ -61,7 +62,8 @@ def send(
         seen, began = 0, time.monotonic()
         with _bar(file) as bar:
             task = bar.add_task(f"to {topic}", total=Path(file).stat().st_size if Path(file).is_file() else None)
-            for chunk in chunks(file, kind):
+            read = chunks(file, kind)
+            while (chunk := _next(read, seen)) is not None:
                 wrong = None if unchecked else first_misfit(chunk.values)
                 values = chunk.values if wrong is None else chunk.values.slice(0, wrong)
                 new = values.slice(max(0, done - seen))
@@ -74,7 +76,8 @@ def send(
                     raise ModelError(_misfit(file, chunk, wrong, seen))
         spent = time.monotonic() - began
         sent, before = max(0, seen - done), f"; {done:,} were there" if done else ""
-        typer.echo(f"sent {sent:,} records to {topic}, {sent / max(spent, 0.001):,.0f} a second{before}", err=True)
+        rate = f"{sent / max(spent, 0.001):,.0f} a second{before}"
+        typer.echo(f"sent {many(sent, 'record')} to {topic}, {rate}", err=True)
 
 
 def tail(
@@ -206,14 +209,27 @@ def _bar(file: str) -> Progress:
     )  # fmt: skip
 
 
+def _next(read: Iterator[Chunk], sent: int) -> Chunk | None:
+    """What to send next; if it cannot be read, the error says what was sent before it."""
+    try:
+        return next(read, None)
+    except ModelError as error:
+        raise (ModelError(f"{error.message}; {_sent(sent)}") if sent else error) from None
+
+
 def _misfit(file: str, chunk: Chunk, place: int, sent: int) -> str:
     text = chunk.values[place].as_py()
-    shown = repr(text.strip() if text is not None else None)[:80]
+    shown = "it is not text in UTF-8" if text is None else f"it is not a JSON object: {text.strip()!r:.80}"
     where = f"line {chunk.lines[place]}" + (f" of {file}" if file != "-" else "")
     return (
-        f"{where} is not a JSON object: {shown}; the {sent:,} records before it were sent. "
+        f"{where}: {shown}; {_sent(sent)}. "
         "Mend it, or send it as it is with --unchecked: pipelines set it aside as a dead letter."
     )
+
+
+def _sent(many_: int) -> str:
+    again = "; with --producer NAME, to send it again would add only what is missing" if many_ else ""
+    return f"{many(many_, 'record')} before it {'was' if many_ == 1 else 'were'} sent{again}"
 
 
 def _begin(log: Log, topic: str, start: str | None, last: int) -> list[int]:

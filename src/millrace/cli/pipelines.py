@@ -98,7 +98,8 @@ def run(
         loaded = load(file, pipeline)
         home = _home(loaded, checkpoint, log, store, master)
         if from_savepoint is not None:
-            start_from(from_savepoint, home.generation(_serving(store, loaded)))
+            served = _serving(store, loaded)
+            start_from(from_savepoint, home.generation(served), served)
         if layer not in ("speed", "batch"):
             raise ModelError(unknown("layer", layer, ("speed", "batch")))
         if layer == "batch":
@@ -160,7 +161,8 @@ def savepoint(
         called = name or datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         to = home.checkpoint.parent / "savepoints" / f"{loaded.name}-{called}"
         to.parent.mkdir(parents=True, exist_ok=True)
-        save(home.generation(_serving(store, loaded)), to)
+        served = _serving(store, loaded)
+        save(home.generation(served), to, served)
         typer.echo(to)
 
 
@@ -296,8 +298,9 @@ def _home(pipeline: Pipeline, checkpoint: Path | None, log: Path, store: str, ma
 def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
     progress = status.progress
     lags = [part["lag"] for part in progress["parts"].values() if part["lag"] is not None]
+    folder = status.checkpoint.name
     return (
-        status.pipeline,
+        status.pipeline if folder == status.pipeline else f"{status.pipeline} ({folder})",
         "running" if status.is_running else "stopped",
         progress["batch"],
         round(progress["rows_per_second"]),

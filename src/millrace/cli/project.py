@@ -42,6 +42,9 @@ _README = """# {name}
     millrace run {name}.py --until-caught-up       # computed on Spark; without the option it goes on for ever
     millrace query "SELECT * FROM hourly_plays"   # answers out, from .millrace/views.db
 
+The view has the hour from twelve. That of `Undertow` is still open: its first answer comes 10 seconds later, as the
+trigger says, with the next run or while one goes on.
+
 While `millrace run {name}.py` goes on in one terminal, send more in another and ask again. `millrace explain {name}.py`
 shows the flow; after a change of it, `millrace replay {name}.py` computes the views again from the log.
 """

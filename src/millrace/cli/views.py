@@ -1,5 +1,6 @@
 """Commands about answers: query, views, serve."""
 
+import socket
 from contextlib import closing
 from typing import Annotated, Any
 
@@ -8,6 +9,7 @@ import typer
 from millrace.cli.options import LOG, STORE, LogPath, StoreUrl, plain_mistakes
 from millrace.cli.shown import show
 from millrace.log.topics import Log
+from millrace.model.errors import ModelError
 from millrace.server.gate import Marks
 from millrace.views.store import open_store
 
@@ -91,5 +93,12 @@ def serve(
     with plain_mistakes():
         opened = open_store(store)
         app = make_app(Log(log), opened, Marks(high, low))
-        typer.echo(f"listening at http://{host}:{port}; stop with Ctrl-C", err=True)
-        uvicorn.run(app, host=host, port=port, log_level="warning")
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listening = socket.create_server((host, port), family=family)
+        except OSError as error:
+            why = str(error.strerror).partition(" (")[0]
+            raise ModelError(f"{host}:{port} cannot be listened at: {why}; choose another --port or --host") from None
+        with listening:
+            typer.echo(f"listening at http://{host}:{port}; stop with Ctrl-C", err=True)
+            uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])

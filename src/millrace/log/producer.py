@@ -7,6 +7,7 @@ What was sent is on the disk when `flush` returns, or the `with` ends; before th
 append fails. Then the next `send` or `flush` raises why, and what was sent stays, to be appended by the one after.
 """
 
+import atexit
 import json
 import threading
 import uuid
@@ -124,6 +125,7 @@ class Producer:
 
     def close(self) -> None:
         """Flush, and stop."""
+        atexit.unregister(self.close)
         try:
             self.flush()
         finally:
@@ -158,6 +160,7 @@ class Producer:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"producer of {self._topic}", daemon=True)
             self._thread.start()
+            atexit.register(self.close)  # a program that ends without it has sent what it sent all the same
         self._change.notify_all()
 
     def _run(self) -> None:

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from millrace.model.errors import ModelError, unknown
@@ -22,7 +23,15 @@ def load(file: Path, name: str | None = None) -> Pipeline:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except ModelError:
+        raise
+    except SyntaxError as error:
+        raise ModelError(f"{Path(error.filename or file).name}:{error.lineno}: {error.msg}") from None
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == spec.origin]
+        raise ModelError(f"{file.name}:{(lines or [1])[-1]}: {type(error).__name__}: {error}") from error
     found = {value.name: value for value in vars(module).values() if isinstance(value, Pipeline)}
     if not found:
         raise ModelError(f"{file} holds no pipeline; make one: charts = Pipeline('charts', views={{...}})")

@@ -16,6 +16,7 @@ from millrace.log.topics import Log
 from millrace.model.errors import ModelError
 from millrace.model.pipeline import Pipeline
 from millrace.running.run import Home, How, follow
+from millrace.running.status import is_locked
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.outputs import check_places, parts_of
 from millrace.spark.progress import BatchProgress
@@ -60,8 +61,12 @@ def _replay(console: Console, store: Store, pipeline: Pipeline, home: Home, how:
             once = replace(how, latency=latency, interval=None, until_caught_up=True)
             if not follow(pipeline, home, checkpoint, views, once, listen, reports=False):
                 return f"stopped after {rows:,} rows; run it again to go on: nothing that is read has changed"
+    old = home.generation(serving(store, pipeline.name))
     store.swap(pipeline.name, generation)
-    return f"{rows:,} rows computed again; generation {generation} of {', '.join(pipeline.views)} is now what is read"
+    done = f"{rows:,} rows computed again; generation {generation} of {', '.join(pipeline.views)} is now what is read"
+    if old != checkpoint and is_locked(old):
+        done += f"; the {pipeline.name} that runs goes on with the one before it: stop it, and run it again"
+    return done
 
 
 def roll_back(pipeline: Pipeline, home: Home) -> str:

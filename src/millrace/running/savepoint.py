@@ -8,6 +8,7 @@ committed then is run again.
 import json
 import shutil
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 from millrace.log.durable import write_whole
@@ -18,24 +19,35 @@ _ORDER = (
     "spark/state",
 )  # fmt: skip
 _ATTEMPTS = 5
+_GENERATION = "generation"
+"""Of the views that a savepoint goes with."""
 
 
-def save(checkpoint: Path, to: Path) -> None:
-    """Copy a checkpoint. Refuses a place that is taken."""
+def save(checkpoint: Path, to: Path, generation: int = 1) -> None:
+    """Copy the checkpoint that fills a generation of the views. Refuses a place that is taken."""
     if not (checkpoint / "millrace.json").exists():
         raise ModelError(f"there is no checkpoint in {checkpoint}; run the pipeline first, or name it: --checkpoint")
-    _copy(checkpoint, to, f"there is a savepoint {to} already; choose another name")
+    _copy(checkpoint, to, f"there is a savepoint {to} already; choose another name", {_GENERATION: generation})
 
 
-def start_from(savepoint: Path, checkpoint: Path) -> None:
-    """Make a new checkpoint of a savepoint, with an id of its own, as its batches are other ones from here on."""
+def start_from(savepoint: Path, checkpoint: Path, generation: int = 1) -> None:
+    """Make a new checkpoint of a savepoint, with an id of its own, as its batches are other ones from here on.
+
+    Refuses one that filled another generation of the views than the one that is served.
+    """
     if not (savepoint / "millrace.json").exists():
         raise ModelError(f"{savepoint} is not a savepoint; make one: millrace savepoint FILE")
+    filled = json.loads((savepoint / "millrace.json").read_text(encoding="utf-8")).get(_GENERATION, generation)
+    if filled != generation:
+        raise ModelError(
+            f"savepoint {savepoint} goes with generation {filled} of the views, but {generation} is what is read; go "
+            "back to it with millrace replay FILE --rollback, or name another store"
+        )
     taken = f"the checkpoint {checkpoint} is there already; choose another with --checkpoint, or remove it"
-    _copy(savepoint, checkpoint, taken, renamed=True)
+    _copy(savepoint, checkpoint, taken, {"id": uuid.uuid4().hex[:8]})
 
 
-def _copy(source: Path, to: Path, taken: str, renamed: bool = False) -> None:
+def _copy(source: Path, to: Path, taken: str, about: Mapping[str, object]) -> None:
     if to.exists():
         raise ModelError(taken)
     beside = to.with_name(f".{to.name}.part")
@@ -52,8 +64,7 @@ def _copy(source: Path, to: Path, taken: str, renamed: bool = False) -> None:
         except (FileNotFoundError, shutil.Error):  # Spark removed something that is no longer needed
             if attempt == _ATTEMPTS - 1:
                 raise
-    if renamed:
-        about = json.loads((beside / "millrace.json").read_text(encoding="utf-8"))
-        about["id"] = uuid.uuid4().hex[:8]
-        write_whole(beside / "millrace.json", lambda path: path.write_text(json.dumps(about, indent=1)))
+    known = json.loads((beside / "millrace.json").read_text(encoding="utf-8"))
+    text = json.dumps({**known, **about}, indent=1)
+    write_whole(beside / "millrace.json", lambda path: path.write_text(text, encoding="utf-8"))
     beside.rename(to)

@@ -27,9 +27,12 @@ class Shown:
         self._last: dict[str, pa.Table] = {}
 
     def __enter__(self) -> "Shown":
+        starting = "starting Spark, then waiting for the first rows"
         if self._live is not None:
             self._live.__enter__()
-            self._live.update(f"[bold]{self._name}[/bold]: starting Spark, then waiting for the first rows")
+            self._live.update(f"[bold]{self._name}[/bold]: {starting}")
+        elif not self._as_json:
+            self._console.out(f"{self._name}: {starting}", highlight=False)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -63,11 +66,11 @@ class Shown:
 
     def _line(self, progress: BatchProgress) -> str:
         parts = [
-            f"{name.partition(' ')[2]}: {part.answers:,} answers, watermark {when(part.watermark)}"
+            f"{name.partition(' ')[2]}: {many(part.answers, 'answer')}, watermark {when(part.watermark)}"
             for name, part in progress.parts.items()
         ]
         dead = f", {many(progress.dead_letters, 'dead letter')}" if progress.dead_letters else ""
-        rate = f"{progress.rows:,} rows, {progress.rows_per_second:,.0f} rows/s{dead}"
+        rate = f"{many(progress.rows, 'row')}, {progress.rows_per_second:,.0f} rows/s{dead}"
         return f"batch {progress.batch}: {rate}; {'; '.join(parts)}"
 
     def _table(self, progress: BatchProgress) -> Table:

@@ -40,14 +40,15 @@ def all_under(folder: Path) -> list[Status]:
     found = []
     for file in sorted(folder.glob(f"*/{_FILE}")):
         about = json.loads(file.read_text(encoding="utf-8"))
-        running = _is_locked(file.with_name("lock"))
+        running = is_locked(file.parent)
         found.append(Status(about["pipeline"], file.parent, running, about["at"], about["dead"], about["progress"]))
     return found
 
 
-def _is_locked(path: Path) -> bool:
+def is_locked(checkpoint: Path) -> bool:
+    """Whether a pipeline runs from a checkpoint."""
     try:
-        with path.open("rb") as file:
+        with (checkpoint / "lock").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from millrace.log.collect import keys_of
 from millrace.log.topics import Log
@@ -35,6 +35,11 @@ class SqlQuery(BaseModel):
     """After which it is given up."""
     limit: int | None = None
     """How many rows at most."""
+
+
+_TAKES_QUERY = {
+    "requestBody": {"content": {"application/json": {"schema": SqlQuery.model_json_schema()}}, "required": True}
+}
 
 
 def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
@@ -110,12 +115,22 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
         found = store.rows(view, asked.where, asked.order, asked.limit, asked.offset)
         return _json({"view": view, "version": found.version, "rows": found.rows.to_pylist()})
 
-    @app.post("/query")
-    def query(asked: SqlQuery) -> Response:
-        found = store.query(asked.sql, asked.seconds, asked.limit)
-        return _json({"columns": found.columns, "rows": found.rows, "more": found.more})
+    @app.post("/query", openapi_extra=_TAKES_QUERY)
+    async def query(request: Request) -> Response:
+        asked = _query_of(await _body(request))  # whatever its content type: curl -d says that it is a form
+        found = await asyncio.to_thread(store.query, asked.sql, asked.seconds, asked.limit)
+        return await asyncio.to_thread(_json, {"columns": found.columns, "rows": found.rows, "more": found.more})
 
     return app
+
+
+def _query_of(body: bytes) -> SqlQuery:
+    try:
+        return SqlQuery.model_validate_json(body)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        where = f"{wrong['loc'][0]}: " if wrong["loc"] else ""
+        raise ModelError(f'POST /query takes {{"sql": "SELECT ..."}}, but {where}{wrong["msg"]}') from None
 
 
 def _json(content: Any) -> Response:

@@ -97,6 +97,7 @@ class Reader:
         }
         self._tick = _tick([self._plan.parts[number] for number in reads.parts])
         self._target: dict[str, Any] | None = None
+        self._told = False
         joined = tables_of(self._plan.parts[number].stream for number in reads.parts)
         lookups = {name: self._plan.lookups.get(name) or FileLookup(table) for name, table in joined.items()}
         self._tables = Snapshots(Path(self._plan.folder or "") / "tables", lookups)
@@ -122,9 +123,12 @@ class Reader:
         at = {key: source.latest(begun[key], until.get(key)) for key, source in self._sources.items()}
         before = start["now"] or 0
         now = max(before, _clock())
-        moved = at != begun
-        if not moved and (self._target is not None or self._tick is None or now < before + self._tick):
-            return start
+        if at == begun:
+            is_due = self._tick is not None and now >= before + self._tick
+            # To catch up, the clock is told once, for what is due since the last run, if there was one.
+            if not is_due or (self._target is not None and (self._told or not before)):
+                return start
+        self._told = True
         return {"now": now, "at": {**start["at"], **at}, "tables": self._tables.now()}
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
