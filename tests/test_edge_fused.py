@@ -1,15 +1,19 @@
 """The fused edge sends what the reference's rows, lifted, would send: the panes are the same."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace import (
+    ModelError,
     approx_distinct,
     calendar,
     collect,
@@ -33,6 +37,7 @@ from millrace import (
     windows,
 )
 from millrace.edge.fused import Fused, columns_read, how
+from millrace.edge.tables import columns_of
 from millrace.model.arrow import arrow_type
 from millrace.model.duration import END_OF_TIME, SECOND, to_datetime
 from millrace.model.query import Query
@@ -207,3 +212,31 @@ def test_each_side_of_a_union_is_fused_by_itself() -> None:
     rows = [{"v": 1}, {"v": 2}]
     assert Fused(query, SOURCE).take(as_table(rows, SOURCE)).rows["elements"].to_pylist() == [1]
     assert Fused(query, other).take(as_table(rows, other)).rows["elements"].to_pylist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("page,sektion\nhome,x\n", "has no column 'section'; it has page, sektion"),
+        ("page,section,price\nhome,x,cheap\n", "Could not convert string 'cheap' to DOUBLE"),
+        ("page,section,price\nhome,x\n", "row 2: Expected 3 columns, got 2: home,x"),
+        ('page,section,price\nhome,x,"1\n', "a quote is opened and never closed"),
+    ],
+)
+def test_a_table_in_a_file_that_does_not_hold_it(rows: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "pages.csv").write_text(rows)
+    pages = table("pages", "page STRING, section STRING, price DOUBLE", path=str(tmp_path / "pages.csv"))
+    with pytest.raises(ModelError, match=r"table 'pages'") as refused:
+        columns_of(pages)
+    assert said.replace("'", '"') in str(refused.value).replace("'", '"')
+
+
+def test_tables_in_files(tmp_path: Path) -> None:
+    pages = [{"page": "home", "price": 1.5}, {"page": "a, b", "price": None}]
+    (tmp_path / "pages.csv").write_text('price;page;other\n1.5;home;x\n;"a, b";y\n')
+    (tmp_path / "pages.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in pages))
+    pq.write_table(pa.Table.from_pylist(pages), tmp_path / "pages.parquet")
+    (tmp_path / "none.csv").write_text("page,price\n")
+    for name in ("pages.csv", "pages.jsonl", "pages.parquet"):
+        assert columns_of(table("t", "page STRING, price DOUBLE", path=str(tmp_path / name))).to_pylist() == pages
+    assert columns_of(table("t", "page STRING, price DOUBLE", path=str(tmp_path / "none.csv"))).to_pylist() == []

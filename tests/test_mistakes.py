@@ -65,6 +65,8 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ("no columns added", lambda: plays.with_columns(), "at least one column"),
     ("missing event time", lambda: plays.window(fixed("1h")), "call .event_time(column, delay=...)"),
     ("event time that is no time", lambda: plays.event_time("ms", delay="1s"), "timestamp_millis(ms)"),
+    ("event time that is text", lambda: plays.event_time("user", delay="1s"), "let the schema of the source say"),
+    ("operator without a value", lambda: plays.where("ms >> > 3"), "does not parse: something is missing"),
     ("event time twice", lambda: timed.event_time("at", delay="1s"), "has an event time already"),
     ("event time without a delay", lambda: plays.event_time("at"), "how late events may come"),
     (

@@ -1,22 +1,16 @@
 """Records from files, on their way into a topic: JSON lines and CSV, a chunk at a time."""
 
-import csv
-import io
-import re
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.csv
 
 from millrace.log.bundle import as_texts
 from millrace.log.condition import are_objects
+from millrace.log.csvfile import opened, read_csv
 from millrace.log.duck import asked
 from millrace.log.files import lines
 from millrace.log.typed import pointer
@@ -25,8 +19,6 @@ from millrace.model.errors import ModelError, unknown
 FORMATS = ("json", "csv")
 _CHUNK = 4 << 20
 """How many bytes of a file are sent together."""
-_BETWEEN = (b",", b";", b"\t", b"|")
-"""What may stand between the columns of CSV."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +55,7 @@ def keys_of(values: pa.Array, field: str) -> pa.Array:
 
 def _json(path: str) -> Iterator[Chunk]:
     line, rest = 1, b""
-    with _opened(path) as file:
+    with opened(path) as file:
         # Of what is piped in, those are taken that are there.
         read = file.read1 if path == "-" else file.read  # type: ignore[attr-defined]
         while more := read(_CHUNK):
@@ -84,91 +76,11 @@ def _chunk(path: str, data: bytes, line: int) -> Chunk:
 
 
 def _csv(path: str) -> Iterator[Chunk]:
-    """Each row as a JSON object of texts by column: what type a column has is for the pipeline to say.
-
-    The first row names the columns; by it is known what stands between them.
-    """
-    with _opened(path) as file:
-        header = file.readline()
-        between = max(_BETWEEN, key=header.count).decode()
-        try:
-            names = next(csv.reader([header.decode("utf-8-sig")], delimiter=between, strict=True), [])
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ModelError(f"{path} is not CSV: its first row does not name columns: {error}") from None
-        twice = [name for name in names if names.count(name) > 1]
-        if not names or twice:
-            what = f"names {twice[0]!r} twice" if twice else "is empty, but names the columns"
-            raise ModelError(f"{path} cannot be sent: its first row {what}")
-        quotes = _Quotes(file)
-        row, before = 1, None
-        try:
-            for batch in _rows(quotes, names, between):
-                if before is not None:
-                    yield before
-                before = Chunk(_as_json(batch), np.arange(row, row + len(batch)), batch.nbytes)
-                row += len(batch)
-        except pa.ArrowInvalid as error:
-            if before is not None:
-                yield before
-            raise ModelError(f"{path}: {_where(str(error))}; mend it, and send the rest") from None
-        if quotes.count % 2:
-            raise ModelError(f"{path}: a quote is opened and never closed; mend it, and send the rest")
-        if before is not None:
-            yield before
-
-
-def _rows(file: "_Quotes", names: list[str], between: str) -> Iterator[pa.RecordBatch]:
-    """Rows of texts; what is empty and not in quotes is NULL."""
-    try:
-        yield from pyarrow.csv.open_csv(
-            file,
-            pyarrow.csv.ReadOptions(use_threads=False, block_size=_CHUNK, column_names=names),
-            pyarrow.csv.ParseOptions(delimiter=between, newlines_in_values=True),
-            pyarrow.csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.string()), null_values=[""], strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
-        )  # fmt: skip
-    except pa.ArrowInvalid as error:
-        if str(error) != "Empty CSV file":  # it has no rows but the first
-            raise
-
-
-def _as_json(rows: pa.RecordBatch) -> pa.Array:
-    given = {"given": pa.Table.from_batches([rows])}
-    return asked("SELECT CAST(to_json(given) AS VARCHAR) FROM given", given).column(0).combine_chunks()
-
-
-def _where(error: str) -> str:
-    """What Arrow says of a row, which does not know of the first one."""
-    said = error.removeprefix("CSV parse error: ")
-    return re.sub(r"Row #(\d+)", lambda found: f"row {int(found[1]) + 1}", said)
-
-
-class _Quotes(io.RawIOBase):
-    """A file that counts the quotes that are read of it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.count = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        """Some bytes."""
-        data = self._file.read(size)
-        self.count += data.count(b'"')
-        return data
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
-    if path == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        with open(path, "rb") as file:
-            yield file
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+    """Each row as a JSON object of texts by column: what type a column has is for the pipeline to say."""
+    row = 1
+    with opened(path) as file:
+        for batch in read_csv(path, file):
+            given = {"given": pa.Table.from_batches([batch])}
+            texts = asked("SELECT CAST(to_json(given) AS VARCHAR) FROM given", given).column(0).combine_chunks()
+            yield Chunk(texts, np.arange(row, row + len(batch)), batch.nbytes)
+            row += len(batch)

@@ -79,6 +79,8 @@ def _parsed(sql: str) -> exp.Expr:
         trees = sqlglot.parse(sql, dialect=DIALECT)
     except SqlglotError as error:
         reason = str(error).splitlines()[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
+        if reason.startswith("Required keyword"):  # of sqlglot's own classes
+            reason = "something is missing"
         hint = "; write AND" if "&&" in sql else ""
         raise refuse(f"expression {sql!r} does not parse: {reason}{hint}") from None
     if len(trees) != 1 or trees[0] is None:

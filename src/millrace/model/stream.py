@@ -130,10 +130,10 @@ class Stream:
         """
         type = self._column(column).type
         if type not in ("TIMESTAMP", UNKNOWN):
-            raise refuse(
-                f"event time needs a TIMESTAMP, but {column!r} is {type}; "
-                f"convert it with with_columns({column}='timestamp_millis({column})') or the like"
-            )
+            convert = f"convert it with with_columns({column}='timestamp_millis({column})') or the like"
+            if type == "STRING":
+                convert = "let the schema of the source say that it is one, if it is"
+            raise refuse(f"event time needs a TIMESTAMP, but {column!r} is {type}; {convert}")
         if find_event_time(self) is not None:
             raise refuse("this stream has an event time already")
         if (delay is None) == (watermark is None):

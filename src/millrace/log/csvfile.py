@@ -1,0 +1,107 @@
+"""CSV as it is written: nothing is guessed but what stands between columns, which the first row shows.
+
+A row with too few or too many fields is refused with its number, and so is a quote that is never closed.
+"""
+
+import csv
+import io
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.csv
+
+from millrace.model.errors import ModelError
+
+_BLOCK = 4 << 20
+"""How many bytes of a file are read at once."""
+_BETWEEN = (b",", b";", b"\t", b"|")
+"""What may stand between columns."""
+
+
+def read_csv(path: str, file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    """Rows of texts, by the columns that the first row names; what is empty and not in quotes is NULL."""
+    header = file.readline()
+    between = max(_BETWEEN, key=header.count).decode()
+    quotes = _Quotes(file)
+    before: pa.RecordBatch | None = None
+    try:
+        for batch in _rows(quotes, _names(path, header, between), between):
+            if before is not None:
+                yield before
+            before = batch
+    except pa.ArrowInvalid as error:
+        if before is not None:
+            yield before
+        raise ModelError(f"{path}: {_where(str(error))}; mend it") from None
+    if quotes.count % 2:  # what it swallowed is the end of the last batch
+        raise ModelError(f"{path}: a quote is opened and never closed; mend it")
+    if before is not None:
+        yield before
+
+
+def _names(path: str, header: bytes, between: str) -> list[str]:
+    try:
+        names = next(csv.reader([header.decode("utf-8-sig")], delimiter=between, strict=True), [])
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ModelError(f"{path}: its first row does not name columns: {error}") from None
+    twice = [name for name in names if names.count(name) > 1]
+    if not names or twice:
+        what = f"names {twice[0]!r} twice" if twice else "is empty, but names the columns"
+        raise ModelError(f"{path}: its first row {what}")
+    return names
+
+
+def _rows(file: "_Quotes", names: list[str], between: str) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from pyarrow.csv.open_csv(
+            file,
+            pyarrow.csv.ReadOptions(use_threads=False, block_size=_BLOCK, column_names=names),
+            pyarrow.csv.ParseOptions(delimiter=between, newlines_in_values=True),
+            pyarrow.csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()), null_values=[""], strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )  # fmt: skip
+    except pa.ArrowInvalid as error:
+        if str(error) != "Empty CSV file":  # it has no rows but the first
+            raise
+
+
+def _where(error: str) -> str:
+    """What Arrow says of a row, which does not know of the first one."""
+    said = error.removeprefix("CSV parse error: ")
+    return re.sub(r"Row #(\d+)", lambda found: f"row {int(found[1]) + 1}", said)
+
+
+class _Quotes(io.RawIOBase):
+    """A file that counts the quotes that are read of it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Some bytes."""
+        data = self._file.read(size)
+        self.count += data.count(b'"')
+        return data
+
+
+@contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """A file; `-` is what comes in. Refuses one that cannot be read."""
+    if path == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        with open(path, "rb") as file:
+            yield file
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
