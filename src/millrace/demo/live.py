@@ -165,7 +165,8 @@ def _summary(console: Console, store: Store, found: pa.Table, listeners: Listene
     said = ", ".join(f"{many:,} {timing}" for timing, many in shown.timings.items())
     console.print()
     console.print(f"{listeners.sent:,} plays sent, {shown.rows:,} taken in by {shown.batches:,} micro-batches.")
-    console.print(f"First answers {first}. Answers: {said}; {shown.retracted:,} taken back.")
+    console.print(f"First answers {first}.")
+    console.print(f"Answers: {said}; {shown.retracted:,} taken back.")
     if same:
         console.print(f"[green]The view equals a batch recomputation of the same log:[/green] {len(held):,} rows.")
     else:
