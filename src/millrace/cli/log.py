@@ -22,7 +22,7 @@ from millrace.model.duration import format_duration, to_instant
 from millrace.model.errors import ModelError
 from millrace.running.shown import many
 
-topics = typer.Typer(no_args_is_help=False, help="List topics; make, change and remove them.")
+topics = typer.Typer(no_args_is_help=False, help="List topics; make, change and remove them; forget who read them.")
 
 
 def send(
@@ -63,7 +63,7 @@ def send(
         with _bar(file) as bar:
             task = bar.add_task(f"to {topic}", total=Path(file).stat().st_size if Path(file).is_file() else None)
             read = chunks(file, kind)
-            while (chunk := _next(read, seen)) is not None:
+            while (chunk := _next(read, seen, named)) is not None:
                 wrong = None if unchecked else first_misfit(chunk.values)
                 values = chunk.values if wrong is None else chunk.values.slice(0, wrong)
                 new = values.slice(max(0, done - seen))
@@ -73,7 +73,7 @@ def send(
                     opened.append(topic, new, keys, producer=named, sequence=None if named is None else seen)
                 bar.update(task, advance=chunk.size)
                 if wrong is not None:
-                    raise ModelError(_misfit(file, chunk, wrong, seen))
+                    raise ModelError(_misfit(file, chunk, wrong, _sent(seen, named)))
         spent = time.monotonic() - began
         sent, before = max(0, seen - done), f"; {done:,} were there" if done else ""
         rate = f"{sent / max(spent, 0.001):,.0f} a second{before}"
@@ -119,7 +119,7 @@ def list_(
     format: Annotated[str, typer.Option(help="table, json or csv.", metavar="FORMAT")] = "table",
     log: LogPath = LOG,
 ) -> None:
-    """List the topics of the log, or make, change and remove them.
+    """List the topics of the log, or make, change and remove them; forget a pipeline that read them.
 
     Example: [bold]millrace topics create plays --partitions 4 --max-age 7d[/bold]
     """
@@ -193,13 +193,15 @@ def remove_(name: TopicName, log: LogPath = LOG) -> None:
 
 @topics.command("forget")
 def forget_(
-    reader: Annotated[str, typer.Argument(metavar="READER", help="As the column behind of millrace topics names it.")],
+    pipeline: Annotated[
+        str, typer.Argument(metavar="PIPELINE", help="As millrace topics names it, where it is behind.")
+    ],
     log: LogPath = LOG,
 ) -> None:
     """Forget a pipeline that reads no more, so that millrace serve does not hold producers up for it."""
     with plain_mistakes():
-        Log(log).forget(reader)
-        typer.echo(f"forgot {reader}")
+        Log(log).forget(pipeline)
+        typer.echo(f"forgot {pipeline}")
 
 
 def _bar(file: str) -> Progress:
@@ -209,27 +211,28 @@ def _bar(file: str) -> Progress:
     )  # fmt: skip
 
 
-def _next(read: Iterator[Chunk], sent: int) -> Chunk | None:
+def _next(read: Iterator[Chunk], sent: int, producer: str | None) -> Chunk | None:
     """What to send next; if it cannot be read, the error says what was sent before it."""
     try:
         return next(read, None)
     except ModelError as error:
-        raise (ModelError(f"{error.message}; {_sent(sent)}") if sent else error) from None
+        raise (ModelError(f"{error.message}; {_sent(sent, producer)}") if sent else error) from None
 
 
-def _misfit(file: str, chunk: Chunk, place: int, sent: int) -> str:
+def _misfit(file: str, chunk: Chunk, place: int, sent: str) -> str:
     text = chunk.values[place].as_py()
     shown = "it is not text in UTF-8" if text is None else f"it is not a JSON object: {text.strip()!r:.80}"
     where = f"line {chunk.lines[place]}" + (f" of {file}" if file != "-" else "")
     return (
-        f"{where}: {shown}; {_sent(sent)}. "
+        f"{where}: {shown}; {sent}. "
         "Mend it, or send it as it is with --unchecked: pipelines set it aside as a dead letter."
     )
 
 
-def _sent(many_: int) -> str:
-    again = "; with --producer NAME, to send it again would add only what is missing" if many_ else ""
-    return f"{many(many_, 'record')} before it {'was' if many_ == 1 else 'were'} sent{again}"
+def _sent(count: int, producer: str | None) -> str:
+    again = "again, it adds only what is missing" if producer else "without them: only a --producer is known again"
+    what = f"{many(count, 'record')} before it {'was' if count == 1 else 'were'} sent"
+    return f"{what}; send the file {again}" if count else what
 
 
 def _begin(log: Log, topic: str, start: str | None, last: int) -> list[int]:

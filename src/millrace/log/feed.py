@@ -52,8 +52,9 @@ class Feed:
         """How far a micro-batch from there may go. That it is asked says that all before was taken in."""
         now = self._clock()
         self._learn(now)
-        ends = self.end() if until is None else until
-        self._check(at)
+        ends = self.end()
+        self._check(at, ends)
+        ends = ends if until is None else until
         if self._reader is not None and at != self._reported:
             self._log.report(self._reader, self._source.name, at)
             self._reported = at
@@ -64,7 +65,7 @@ class Feed:
 
     def splits(self, start: list[int], end: list[int]) -> list["FeedSplit"]:
         """What lies between two positions, large partitions in several pieces."""
-        self._check(start)
+        self._check(start, self.end())
         return [
             split
             for partition, (first, last) in enumerate(zip(start, end, strict=True))
@@ -85,9 +86,9 @@ class Feed:
             pieces.append(FeedSplit(self._path, self._source.name, partition, begin, last, 0))
         return pieces
 
-    def _check(self, at: list[int]) -> None:
+    def _check(self, at: list[int], ends: list[int]) -> None:
         """Refuse a topic that is not the one that was read up to there."""
-        topic, ends = self._source.name, self.end()
+        topic = self._source.name
         is_another = self._log.id_of(topic) != self._begun()["topic"] or len(at) != len(ends)
         if is_another or any(end < offset for offset, end in zip(at, ends, strict=True)):
             raise ModelError(

@@ -242,12 +242,15 @@ class Log:
     def forget(self, reader: str) -> None:
         """Forget how far a reader has come, so that no producer waits for it. Raises ModelError if none has the name.
 
-        A reader that goes on reports again.
+        A pipeline may read as several, whose names go on after a comma. One that goes on reports again.
         """
         with self._database.write() as connection:
-            if not connection.execute("DELETE FROM readers WHERE reader = ?", (reader,)).rowcount:
-                known = connection.execute("SELECT DISTINCT reader FROM readers ORDER BY reader").fetchall()
-                raise ModelError(unknown("reader", reader, [name for (name,) in known]))
+            rows = connection.execute("SELECT DISTINCT reader FROM readers ORDER BY reader").fetchall()
+            known = [name for (name,) in rows]
+            meant = [(name,) for name in known if reader in (name, name.partition(", ")[0])]
+            if not meant:
+                raise ModelError(unknown("reader", reader, known))
+            connection.executemany("DELETE FROM readers WHERE reader = ?", meant)
 
     def lag(self, topic: str) -> dict[str, int]:
         """How many of the records that are kept each reader has yet to read."""

@@ -20,9 +20,9 @@ def to_json(value: Any) -> str:
     '{"mean": "NaN", "n": 1}'
     """
     try:
-        return json.dumps(value, default=_text, ensure_ascii=False, allow_nan=False)
+        return json.dumps(value, default=as_text, ensure_ascii=False, allow_nan=False)
     except ValueError:  # there are numbers that JSON does not have
-        return json.dumps(_finite(value), default=_text, ensure_ascii=False, allow_nan=False)
+        return json.dumps(_finite(value), default=as_text, ensure_ascii=False, allow_nan=False)
 
 
 def finite(value: float) -> float | str:
@@ -38,7 +38,8 @@ def _finite(value: Any) -> Any:
     return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """A value that JSON does not have, as text."""
     if isinstance(value, datetime | date):
         return value.isoformat()
     return b64encode(value).decode() if isinstance(value, bytes) else str(value)

@@ -83,9 +83,7 @@ def collect(
     with TemporaryDirectory(prefix="millrace-batch-") as folder:
         labels = labels_of(shards or spark.sparkContext.defaultParallelism)
         at = str(Path(log).absolute())
-        plan = Plan(
-            tuple(parts.values()), labels, folder, pipeline.name, at, scripts=given, lookups=lookups or {}, fuse=fuse
-        )
+        plan = Plan(tuple(parts.values()), labels, folder, at, scripts=given, lookups=lookups or {}, fuse=fuse)
         packed = plan.pack()
         messages = read_messages(streaming(spark, plan.shards), packed, stream=False)
         answering = messages.groupBy("shard").applyInArrow(_answering(packed), FROM_SHARD)

@@ -47,8 +47,6 @@ class Plan:
     """What Spark knows each shard by; chosen so that each is in a partition of its own."""
     folder: str | None = None
     """Where sources keep their journals."""
-    name: str = "pipeline"
-    """The pipeline's."""
     log: str = DEFAULT_LOG
     """Where the log is that topics are read from."""
     reader: str | None = None

@@ -142,7 +142,7 @@ def start(
         labels = labels_of(shards or spark.sparkContext.defaultParallelism)
         opened = kept.open(pipeline.name, parts, labels, fuse)
         plan = Plan(
-            tuple(parts.values()), opened.labels, str(kept.folder), pipeline.name, str(Path(log).absolute()),
+            tuple(parts.values()), opened.labels, str(kept.folder), str(Path(log).absolute()),
             pipeline.name if reports else None, parse_positive(latency, "latency"), given, lookups or {}, fuse,
         )  # fmt: skip
         writers = writers_of(pipeline, plan.log)

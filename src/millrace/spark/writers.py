@@ -11,7 +11,6 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +23,7 @@ from millrace.log.durable import remove_parts, write_whole
 from millrace.log.topics import Log
 from millrace.model.errors import ModelError, unknown
 from millrace.model.pipeline import FileSink, FunctionSink, Sink, TableSink, TopicSink
-from millrace.model.plain import to_json
+from millrace.model.plain import as_text, to_json
 from millrace.model.schema import Schema
 from millrace.spark.answers import free_names
 from millrace.spark.crash import reach
@@ -278,14 +277,10 @@ def _plain(column: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_nested(kind):
         return [None if value is None else to_json(value) for value in values]
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
-        return [None if value is None else _text(value) for value in values]
+        return [None if value is None else as_text(value) for value in values]
     return list(values)
 
 
 def _lines(answers: pa.Table) -> list[str]:
     """Each row as a JSON object."""
     return [to_json(row) for row in answers.to_pylist()]
-
-
-def _text(value: Any) -> str:
-    return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -153,7 +153,7 @@ class SqlStore(ABC):
         def work(connection: Connection, again: bool) -> None:
             catalog = Catalog(connection)
             version = catalog.version(lock=True)
-            if again and not any(each.state is not State.DROPPED for each in catalog.generations(pipeline)):
+            if again and all(each.state is State.DROPPED for each in catalog.generations(pipeline)):
                 return
             generations.drop(connection, pipeline)
             catalog.advance(version + 1, self._clock(), pipeline)
