@@ -242,11 +242,19 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ("an unknown field", lambda: keep("mss > 3", "ms BIGINT"), "unknown column 'mss'; did you mean 'ms'?"),
     ("no condition", lambda: keep("ms", "ms BIGINT"), "needs a condition, but this is BIGINT"),
     ("no field", lambda: keep("1 = 1", "ms BIGINT"), "names no field"),
-    ("what may fail", lambda: keep("10 / ms > 3", "ms BIGINT"), "leave 10 / ms to the pipeline"),
-    ("a function", lambda: keep("upper(name) = 'A'", "name STRING"), "leave UPPER(name) to the pipeline"),
+    (
+        "what may fail",
+        lambda: keep("10 / ms > 3", "ms BIGINT"),
+        "has no value for some records",
+    ),
+    (
+        "a function",
+        lambda: keep("upper(name) = 'A'", "name STRING"),
+        "upper of STRING is not known",
+    ),
     ("a field of a field", lambda: keep("a.b > 3", "a STRUCT<b: BIGINT>"), "outermost fields only"),
-    ("text as a number", lambda: keep("name > 3", "name STRING"), "compares name with another type"),
-    ("a pattern in a field", lambda: keep("name LIKE other", "name STRING, other STRING"), "written as text"),
+    ("text as a number", lambda: keep("name > 3", "name STRING"), "a cast from STRING to BIGINT is not known"),
+    ("a pattern in a field", lambda: keep("name LIKE other", "name STRING, other STRING"), "is known to Spark only"),
     ("a type that is not read", lambda: keep("tags IS NULL", "tags ARRAY<STRING>"), "read it as STRING"),
     ("a schema that does not parse", lambda: keep("ms > 3", "ms"), "does not parse"),
 ]

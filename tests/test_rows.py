@@ -7,6 +7,7 @@ import pytest
 
 from millrace import ModelError, Reference, collect, count, fixed, global_, memory, punctuated, table, windows
 from millrace.model.duration import SECOND, to_datetime
+from millrace.model.evaluate import no_value
 from millrace.model.query import Query
 from millrace.model.stream import Stream
 
@@ -146,19 +147,21 @@ def test_a_row_whose_expression_has_no_value_is_a_dead_letter() -> None:
     engine.input([{"user": "5", "ms": 10}, {"user": "5", "ms": 0}, {"user": "x", "ms": 10}, {"user": "7", "ms": 10}])
     assert engine.end()[0].values["n"] == [5]
     assert [letter.reason for letter in engine.dead] == [
-        "100 / ms > 1: division by zero",
-        "CAST(user AS INT): 'x' is not a whole number",
-        "1 / (n - 7): division by zero",
+        no_value("100 / ms > 1"),
+        no_value("CAST(user AS INT)"),
+        no_value("1 / (n - 7)"),
     ]
 
 
 def test_a_function_that_only_spark_knows_is_refused_by_name() -> None:
     strange = events.where("soundex(user) = 'A'")
-    with pytest.raises(ModelError, match=r"the reference engine does not evaluate SOUNDEX\(user\)") as caught:
+    with pytest.raises(
+        ModelError, match=r"the reference engine does not evaluate .*SOUNDEX\(user\) is known to Spark only"
+    ) as caught:
         Reference(strange.window(global_()).aggregate(n=count()))
     assert caught.value.place == strange.place
-    with pytest.raises(ModelError, match="does not evaluate HOUR"):
-        Reference(events.window(global_()).aggregate(n=collect("hour(at)")))
+    with pytest.raises(ModelError, match=r"does not evaluate 'hash\(at\)'"):
+        Reference(events.window(global_()).aggregate(n=collect("hash(at)")))
 
 
 @pytest.mark.parametrize("given", [events, events.group_by("user"), None])
@@ -196,7 +199,7 @@ def test_text_is_compared_with_numbers_and_times_as_spark_does() -> None:
     assert said(events.where("MS = 5"), rows) == ["12"]
     engine = Reference(events.where("user = 12").window(global_()).aggregate(n=count()))
     engine.input(rows)
-    assert [letter.reason for letter in engine.dead] == ["user = 12: 'ann' is not a whole number"]
+    assert [letter.reason for letter in engine.dead] == [no_value("user = 12")]
     assert engine.end()[0].values["n"] == 1
 
 
@@ -204,7 +207,7 @@ def test_a_whole_number_that_is_too_large_has_no_value() -> None:
     engine = Reference(events.window(global_()).aggregate(n=collect("ms * ms")))
     engine.input([{"ms": 2**40}, {"ms": 3}])
     assert engine.end()[0].values["n"] == [9]
-    assert [letter.reason for letter in engine.dead] == ["ms * ms: it is too large for its type"]
+    assert [letter.reason for letter in engine.dead] == [no_value("ms * ms")]
 
 
 def test_a_pane_as_a_row() -> None:

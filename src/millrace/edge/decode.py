@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.edge.connection import PLACE, Prepared
-from millrace.edge.sql import quoted
+from millrace.log.sql import quoted
 from millrace.log.typed import pointer, value_of
 from millrace.model.schema import Column, Schema
 

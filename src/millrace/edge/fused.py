@@ -6,12 +6,13 @@ windows), the statement stops before them, and `panes.lift` does the rest. A row
 DuckDB's SQL with Spark's meaning is refused with the reason (`CannotFuseError`), and the query runs natively instead.
 
 Beside the partials goes what the bundle shows of event time, which carries the watermark; rows without an event time
-are set aside. A bundle with a row that has no value somewhere makes the statement fail (`duckdb.Error`). Nothing of it
-has been taken in then; its host can take it in piece by piece, so that only that row is set aside.
+are set aside. So is a row for which an expression has no value: from there on it carries the number of the expression
+past every filter and join, and is told apart from the rest at the end. An expression that always has a value costs
+nothing of this.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import duckdb
@@ -23,10 +24,12 @@ from millrace.edge.connection import PLACE, Prepared
 from millrace.edge.decode import MISFIT
 from millrace.edge.dedup import deduped
 from millrace.edge.partials import AT, NotInSqlError, partials_of, slice_of
-from millrace.edge.sql import CannotFuseError, quoted, to_duckdb
 from millrace.edge.tables import columns_of
+from millrace.log.sql import CannotFuseError, quoted, to_duckdb, tried
 from millrace.model.duration import BEGINNING_OF_TIME
-from millrace.model.query import Query
+from millrace.model.evaluate import no_value
+from millrace.model.expression import Expression
+from millrace.model.query import Computed, Query
 from millrace.model.stream import (
     Dedup,
     EventTime,
@@ -41,12 +44,14 @@ from millrace.model.stream import (
     find_event_time,
     parents,
 )
+from millrace.model.typed import ColumnOf, is_fallible
 from millrace.model.watermark import Punctuated, Seen
 from millrace.model.window import Custom
 
 _SIDE = "__side"
 """By which side of a union it came: all rows of the first are before those of the second."""
 _NEWEST, _CLOSED = "__newest", "__closed"
+_BAD, _MATCHED = "__bad", "__matched"
 _MOST_TIMES = 4096
 
 
@@ -59,6 +64,31 @@ class Taken:
     seen: Seen = field(default_factory=Seen)
     timeless: tuple[int, ...] = ()
     """The places of the rows that have no event time, though they need one."""
+    bad: tuple[tuple[int, str], ...] = ()
+    """The places of the rows that have no value somewhere, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A query for rows, on the way."""
+
+    sql: str
+    is_marked: bool = False
+    """Whether some of its rows may have no value: `__bad` is then the number of the expression that has none."""
+
+    @property
+    def own(self) -> list[str]:
+        """The columns that are not the user's."""
+        return [PLACE, _SIDE, *([_BAD] if self.is_marked else [])]
+
+    @property
+    def good(self) -> str:
+        """The rows that have a value for everything so far, as what stands after FROM."""
+        return f"({self.sql})" + (f" WHERE {_BAD} IS NULL" if self.is_marked else "")
+
+    def kept(self, condition: str) -> str:
+        """The rows for which a condition holds, and those that are only on their way to be set aside."""
+        return f"({condition}) OR {_BAD} IS NOT NULL" if self.is_marked else condition
 
 
 class Fused:
@@ -86,21 +116,26 @@ class Fused:
         self._stream_of = of.stream if isinstance(of, Query) else of
         # Where nothing leaves rows out between the event time and the aggregate, one statement does for both.
         self._tells = isinstance(of, Query) and isinstance(of.stream, EventTime) and not of.stream.estimator.needs_times
+        self._marked: Staged | None = None
+        """The rows of which some may have no value, if there may be any."""
         if not isinstance(of, Query):
             order = f" ORDER BY {_SIDE}, {PLACE}" if ordered else ""
-            self.statement = f"SELECT {', '.join(map(quoted, of.schema.names))} FROM ({self._staged(source)}){order}"
+            staged = self._staged(source)
+            self._marked = staged if staged.is_marked else None
+            self.statement = f"SELECT {', '.join(map(quoted, of.schema.names))} FROM {staged.good}{order}"
             return
         try:
-            self.statement = _aggregated(of, self._staged(source), self._tells)
+            self.statement = self._aggregated(of, self._staged(source))
         except NotInSqlError as error:
             self.lifts, self._tells = str(error), False
-            self.statement = _unaggregated(of, self._staged(source))
+            self.statement = self._unaggregated(of, self._staged(source))
 
-    def _staged(self, source: Source) -> str:
+    def _staged(self, source: Source) -> Staged:
+        self._tried: list[Expression] = []
         self.tables: dict[str, pa.Table] = {}
         self.looked_up: dict[str, pa.Table] = {}
         """The rows of tables that may change, by the name of the table."""
-        self._timed: list[tuple[EventTime, str]] = []
+        self._timed: list[tuple[EventTime, Staged]] = []
         staged = self._stream(self._stream_of, source)
         if staged is None:
             raise CannotFuseError(f"source {source.name} is not part of the query")
@@ -129,15 +164,21 @@ class Fused:
         return self._timed[0][0] if self._timed else None
 
     def take(self, rows: pa.Table) -> Taken:
-        """What a bundle comes to. Raises duckdb.Error if a row has no value somewhere."""
+        """What a bundle comes to."""
         with self._prepared.over(_placed(rows)) as ask:
             made = ask(self.statement).to_arrow_table()
-            return self._told(ask, made) if self._tells else Taken(made, *self._times(ask))
+            if self._tells:
+                return self._told(ask, made)
+            if self._marked is not None and "slice" in made.column_names and made["slice"].null_count:
+                made = made.filter(made["slice"].is_valid())
+            return Taken(made, *self._times(ask), self._bad(ask))
 
-    def seen(self, rows: pa.Table) -> Seen:
-        """What a bundle shows of event time, taken in or not. Raises duckdb.Error as `take` does."""
-        with self._prepared.over(_placed(rows)) as ask:
-            return self._times(ask)[0]
+    def _bad(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[tuple[int, str], ...]:
+        """The rows that have no value somewhere, and why."""
+        if self._marked is None:
+            return ()
+        found = ask(f"SELECT DISTINCT {PLACE}, {_BAD} FROM ({self._marked.sql}) WHERE {_BAD} IS NOT NULL").fetchall()
+        return tuple((place, no_value(self._tried[number].sql)) for place, number in sorted(found))
 
     @cached_property
     def _prepared(self) -> Prepared:
@@ -151,8 +192,9 @@ class Fused:
         if not rows["slice"].null_count:
             return Taken(rows, seen)
         node, above = self._timed[0]
-        timeless = ask(f"SELECT {PLACE} FROM ({above}) WHERE {_missing(node)}").fetchall()
-        return Taken(rows.filter(rows["slice"].is_valid()), seen, tuple(place for (place,) in timeless))
+        timeless = ask(f"SELECT {PLACE} FROM (SELECT * FROM {above.good}) WHERE {_missing(node)}").fetchall()
+        good = rows.filter(rows["slice"].is_valid())
+        return Taken(good, seen, tuple(place for (place,) in timeless), self._bad(ask))
 
     def _times(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[Seen, tuple[int, ...]]:
         """What the bundle shows of event time, and which rows have none."""
@@ -160,63 +202,109 @@ class Fused:
             return Seen(), ()
         node, above = self._timed[0]
         at, missing = f"epoch_us({quoted(node.column)})", _missing(node)
-        asked = f"SELECT max({at}), {_closes(node)}, count(*) FILTER ({missing}) FROM ({above})"
+        asked = f"SELECT max({at}), {_closes(node)}, count(*) FILTER ({missing}) FROM {above.good}"
         ((newest, closed, many),) = ask(asked).fetchall()
-        timeless = ask(f"SELECT {PLACE} FROM ({above}) WHERE {missing}").fetchall() if many else []
+        good = f"(SELECT * FROM {above.good})"
+        timeless = ask(f"SELECT {PLACE} FROM {good} WHERE {missing}").fetchall() if many else []
         times: Mapping[int, int] = {}
         if node.estimator.needs_times and newest is not None:
-            counted = ask(f"SELECT {at} AS t, count(*) AS n FROM ({above}) WHERE {at} IS NOT NULL GROUP BY {at}")
+            counted = ask(f"SELECT {at} AS t, count(*) AS n FROM {good} WHERE {at} IS NOT NULL GROUP BY {at}")
             times = _rounded(newest, counted.to_arrow_table())
         newest, closed = (BEGINNING_OF_TIME if each is None else each for each in (newest, closed))
         return Seen(newest, closed, times), tuple(place for (place,) in timeless)
 
-    def _stream(self, node: Stream, source: Source) -> str | None:
+    def _stream(self, node: Stream, source: Source) -> Staged | None:
         """A stream as a query over the rows of one source; None if that source is not part of it."""
         if isinstance(node, Source):
             columns = ", ".join(map(quoted, node.schema.names))
-            return f"SELECT {PLACE}, 0 AS {_SIDE}, {columns} FROM {self._decoded}" if node == source else None
+            rows = f"SELECT {PLACE}, 0 AS {_SIDE}, {columns} FROM {self._decoded}"
+            return Staged(rows) if node == source else None
         if isinstance(node, Union):
-            names = ", ".join(map(quoted, (PLACE, *node.schema.names)))
-            many, sides = len(node.parents), [self._stream(side, source) for side in node.parents]
-            return (
-                " UNION ALL ".join(
-                    f"SELECT {_SIDE} * {many} + {number} AS {_SIDE}, {names} FROM ({side})"
-                    for number, side in enumerate(sides)
-                    if side is not None
-                )
-                or None
-            )
+            return self._union(node, source)
         if not isinstance(node, Where | Select | WithColumns | Join | EventTime):
             raise CannotFuseError(f"{type(node).__name__.lower()} needs to remember rows")
         above = self._stream(node.parent, source)
         return None if above is None else self._step(node, above)
 
-    def _step(self, node: Where | Select | WithColumns | Join | EventTime, above: str) -> str:
+    def _union(self, node: Union, source: Source) -> Staged | None:
+        many, found = len(node.parents), [self._stream(side, source) for side in node.parents]
+        sides = [(number, side) for number, side in enumerate(found) if side is not None]
+        if not sides:
+            return None
+        is_marked = any(side.is_marked for _, side in sides)
+        names = ", ".join(map(quoted, (PLACE, *node.schema.names)))
+        parts = []
+        for number, side in sides:
+            bad = f", {_BAD if side.is_marked else 'CAST(NULL AS INTEGER)'} AS {_BAD}" if is_marked else ""
+            parts.append(f"SELECT {_SIDE} * {many} + {number} AS {_SIDE}, {names}{bad} FROM ({side.sql})")
+        return Staged(" UNION ALL ".join(parts), is_marked)
+
+    def _step(self, node: Where | Select | WithColumns | Join | EventTime, above: Staged) -> Staged:
         match node:
             case Where(condition=condition):
-                return f"SELECT * FROM ({above}) WHERE {to_duckdb(condition)}"
+                return self._where(node, condition, above)
             case Select(columns=columns):
-                chosen = [f"{to_duckdb(sql)} AS {quoted(name)}" for name, sql in columns]
-                return f"SELECT {', '.join([PLACE, _SIDE, *chosen])} FROM ({above})"
+                return self._computed(above, (), columns)
             case WithColumns(parent=parent, columns=columns):
-                made = {name: to_duckdb(sql) for name, sql in columns}
-                kept = {name: quoted(name) for name in parent.schema.names}
-                chosen = [f"{sql} AS {quoted(name)}" for name, sql in {**kept, **made}.items()]
-                return f"SELECT {', '.join([PLACE, _SIDE, *chosen])} FROM ({above})"
-            case Join(table=table, on=on, how=how, as_of=as_of) if as_of is not None:
-                return self._as_of(node, above, as_of)
-            case Join(table=table, on=on, how=how):
-                names = ", ".join(quoted(name) for name in (PLACE, _SIDE, *node.schema.names))
-                same = ", ".join(map(quoted, on))
-                return f"SELECT {names} FROM ({above}) {how.upper()} JOIN {self._table(table, node)} USING ({same})"
+                kept = [name for name in parent.schema.names if name not in dict(columns)]
+                made = self._computed(above, kept, columns)
+                names = [*made.own, *map(quoted, node.schema.names)]  # which keeps the order of columns
+                return Staged(f"SELECT {', '.join(names)} FROM ({made.sql})", made.is_marked)
+            case Join(as_of=as_of):
+                return self._join(node, above) if as_of is None else self._as_of(node, above, as_of)
             case EventTime(column=column):
                 self._timed.append((node, above))
-                return above if self._tells else f"SELECT * FROM ({above}) WHERE {quoted(column)} IS NOT NULL"
+                if self._tells:
+                    return above
+                there = above.kept(f"{quoted(column)} IS NOT NULL")
+                return Staged(f"SELECT * FROM ({above.sql}) WHERE {there}", above.is_marked)
 
-    def _as_of(self, join: Join, above: str, since: str) -> str:
+    def _where(self, node: Where, condition: Expression, above: Staged) -> Staged:
+        if not _may_fail(condition):
+            return Staged(f"SELECT * FROM ({above.sql}) WHERE {above.kept(to_duckdb(condition))}", above.is_marked)
+        made = self._computed(above, node.schema.names, (("__holds", condition),))
+        names = ", ".join([*made.own, *map(quoted, node.schema.names)])
+        return Staged(f"SELECT {names} FROM ({made.sql}) WHERE {made.kept('__holds')}", is_marked=True)
+
+    def _computed(
+        self, above: Staged, kept: Sequence[str], columns: Sequence[tuple[str, Expression]], more: Sequence[str] = ()
+    ) -> Staged:
+        """Rows with columns that are kept, and others that are computed; those that have no value are marked."""
+        risky = {name: f"__t{number}" for number, (name, each) in enumerate(columns) if _may_fail(each)}
+        chosen = [f"{_field(risky[name])} AS {quoted(name)}" if name in risky else
+                  f"{to_duckdb(each)} AS {quoted(name)}" for name, each in columns]  # fmt: skip
+        names = [PLACE, _SIDE, *more, *map(quoted, kept), *chosen]
+        if not risky:
+            own = [_BAD] if above.is_marked else []
+            return Staged(f"SELECT {', '.join([*names, *own])} FROM ({above.sql})", above.is_marked)
+        before = f" WHEN {_BAD} IS NOT NULL THEN {_BAD}" if above.is_marked else ""
+        failed = "".join(
+            f" WHEN {risky[name]} IS NULL THEN {self._number(each)}" for name, each in columns if name in risky
+        )
+        attempts = ", ".join(f"{tried(to_duckdb(each))} AS {risky[name]}" for name, each in columns if name in risky)
+        # The numbers are given another name first, as DuckDB might take the one for the other.
+        marked = f"SELECT *, CASE{before}{failed} END AS __failed FROM (SELECT *, {attempts} FROM ({above.sql}))"
+        return Staged(f"SELECT {', '.join(names)}, __failed AS {_BAD} FROM ({marked})", is_marked=True)
+
+    def _number(self, expression: Expression) -> int:
+        """The number that marks a row that has no value for an expression."""
+        self._tried.append(expression)
+        return len(self._tried) - 1
+
+    def _join(self, join: Join, above: Staged) -> Staged:
+        names = ", ".join([*above.own, *map(quoted, join.schema.names)])
+        same = ", ".join(map(quoted, join.on))
+        table = self._table(join.table, join)
+        if not above.is_marked or join.how == "left":
+            kind = join.how.upper()
+            return Staged(f"SELECT {names} FROM ({above.sql}) {kind} JOIN {table} USING ({same})", above.is_marked)
+        found = f"({above.sql}) LEFT JOIN (SELECT *, TRUE AS {_MATCHED} FROM {table}) USING ({same})"
+        return Staged(f"SELECT {names} FROM {found} WHERE {above.kept(_MATCHED)}", is_marked=True)
+
+    def _as_of(self, join: Join, above: Staged, since: str) -> Staged:
         event_time = find_event_time(join)
         assert event_time is not None
-        kept = ", ".join(f"a.{quoted(name)}" for name in (PLACE, _SIDE, *join.parent.schema.names))
+        kept = ", ".join([*(f"a.{name}" for name in above.own), *(f"a.{quoted(n)}" for n in join.parent.schema.names)])
         added = [name for name in join.table.schema.names if name not in join.on]
         found = ", ".join(f"b.{quoted(name)}" for name in added)
         same = " AND ".join(f"a.{quoted(name)} = b.{quoted(name)}" for name in join.on)
@@ -224,12 +312,69 @@ class Fused:
         by = ", ".join(map(quoted, (*join.on, since)))
         numbered = f"SELECT *, row_number() OVER () AS __row FROM {self._table(join.table, join)}"
         held = (
-            f"SELECT * EXCLUDE (__row) FROM ({numbered}) "
+            f"SELECT * EXCLUDE (__row), TRUE AS {_MATCHED} FROM ({numbered}) "
             f"WHERE {quoted(since)} IS NOT NULL QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY __row DESC) = 1"
         )
-        kind = "ASOF LEFT JOIN" if join.how == "left" else "ASOF JOIN"
+        outer = join.how == "left" or above.is_marked
+        kind = "ASOF LEFT JOIN" if outer else "ASOF JOIN"
         at = f"a.{quoted(event_time.column)} >= b.{quoted(since)}"
-        return f"SELECT {kept}, {found} FROM ({above}) a {kind} ({held}) b ON {same} AND {at}"
+        rows = f"SELECT {kept}, {found} FROM ({above.sql}) a {kind} ({held}) b ON {same} AND {at}"
+        if above.is_marked and join.how != "left":
+            rows += f" WHERE b.{_MATCHED} OR a.{_BAD} IS NOT NULL"
+        return Staged(rows, above.is_marked)
+
+    def _aggregated(self, query: Query, staged: Staged) -> str:
+        event_time = find_event_time(query.stream)
+        keys = [f"{_key(query, name)} AS {key}" for name, key in zip(query.keys, query.key_columns, strict=True)]
+        timed = Staged(f"SELECT *, {_at(event_time, staged)} AS {AT} FROM ({staged.sql})", staged.is_marked)
+        argued, computed = self._argued(query, timed)
+        partials = []
+        for each, names in zip(computed, query.partial_columns, strict=True):
+            partials += [f"{sql} AS {name}" for sql, name in zip(partials_of(each), names, strict=True)]
+        slice_ = slice_of(query.windowing)
+        tells = self._tells and event_time is not None
+        if tells or argued.is_marked:
+            good = [f"{AT} IS NOT NULL"] if tells else []
+            good += [f"{_BAD} IS NULL"] if argued.is_marked else []
+            slice_ = f"CASE WHEN {' AND '.join(good)} THEN {slice_} END"
+        if tells and event_time is not None:
+            partials += [f"max({AT}) AS {_NEWEST}", f"{_closes(event_time)} AS {_CLOSED}"]
+        self._marked = argued if argued.is_marked else None
+        chosen = [*keys, f"{slice_} AS slice", "count(*) AS elements", *partials]
+        return (
+            f"SELECT {', '.join(chosen)} FROM ({argued.sql}) "
+            f"GROUP BY {', '.join(str(place + 1) for place in range(len(keys) + 1))}"
+        )
+
+    def _argued(self, query: Query, rows: Staged) -> tuple[Staged, list[Computed]]:
+        """Rows with those arguments of aggregates as columns that may have no value, and the aggregates over them."""
+        columns: dict[str, Expression] = {}
+        computed = []
+        for number, each in enumerate(query.computed):
+            arguments = list(each.arguments)
+            for place, argument in enumerate(arguments):
+                if _may_fail(argument):
+                    name = f"__a{number}_{place}"
+                    columns[name] = argument
+                    arguments[place] = replace(argument, columns=(name,), node=ColumnOf((name,), argument.type))
+            computed.append(replace(each, arguments=tuple(arguments)))
+        if not columns:
+            return rows, computed
+        return self._computed(rows, query.stream.schema.names, list(columns.items()), [AT]), computed
+
+    def _unaggregated(self, query: Query, staged: Staged) -> str:
+        """What `panes.lift` takes, in the order of arrival: keys, time, arguments; for a user's windows, the row."""
+        event_time = find_event_time(query.stream)
+        timed = Staged(f"SELECT *, {_at(event_time, staged)} AS {AT} FROM ({staged.sql})", staged.is_marked)
+        argued, computed = self._argued(query, timed)
+        chosen = [f"{quoted(name)} AS {key}" for name, key in zip(query.keys, query.key_columns, strict=True)]
+        chosen.append(f"{AT} AS at")
+        for number, each in enumerate(computed):
+            chosen += [f"{to_duckdb(argument)} AS a{number}_{place}" for place, argument in enumerate(each.arguments)]
+        if isinstance(query.windowing, Custom):
+            chosen += [f"{quoted(name)} AS {quoted(f'row_{name}')}" for name in query.stream.schema.names]
+        self._marked = argued if argued.is_marked else None
+        return f"SELECT {', '.join(chosen)} FROM (SELECT * FROM {argued.good}) ORDER BY {_SIDE}, {PLACE}"
 
     def _table(self, table: Table, join: Join) -> str:
         name = f"__table_{len(self.tables)}"
@@ -297,35 +442,20 @@ def _closes(node: EventTime) -> str:
     return f"max(epoch_us({quoted(policy.column)}))" if isinstance(policy, Punctuated) else "CAST(NULL AS BIGINT)"
 
 
-def _aggregated(query: Query, staged: str, tells: bool) -> str:
-    event_time = find_event_time(query.stream)
-    at = "0" if event_time is None else f"epoch_us({quoted(event_time.column)})"
-    keys = [f"{_key(query, name)} AS {key}" for name, key in zip(query.keys, query.key_columns, strict=True)]
-    partials = []
-    for computed, names in zip(query.computed, query.partial_columns, strict=True):
-        columns = partials_of(computed)
-        partials += [f"{sql} AS {name}" for sql, name in zip(columns, names, strict=True)]
-    slice_ = slice_of(query.windowing)
-    if tells and event_time is not None:
-        slice_ = f"CASE WHEN {AT} IS NOT NULL THEN {slice_} END"
-        partials += [f"max({AT}) AS {_NEWEST}", f"{_closes(event_time)} AS {_CLOSED}"]
-    chosen = [*keys, f"{slice_} AS slice", "count(*) AS elements", *partials]
-    return (
-        f"SELECT {', '.join(chosen)} FROM (SELECT *, {at} AS {AT} FROM ({staged})) "
-        f"GROUP BY {', '.join(str(place + 1) for place in range(len(keys) + 1))}"
-    )
+def _at(event_time: EventTime | None, rows: Staged) -> str:
+    """The time of a row in microseconds; none for one that has no value, and tells no time."""
+    if event_time is None:
+        return "0"
+    at = f"epoch_us({quoted(event_time.column)})"
+    return f"CASE WHEN {_BAD} IS NULL THEN {at} END" if rows.is_marked else at
 
 
-def _unaggregated(query: Query, staged: str) -> str:
-    """What `panes.lift` takes, in the order of arrival: keys, time, arguments; for a user's windows, the whole row."""
-    event_time = find_event_time(query.stream)
-    chosen = [f"{quoted(name)} AS {key}" for name, key in zip(query.keys, query.key_columns, strict=True)]
-    chosen.append(f"{'0' if event_time is None else f'epoch_us({quoted(event_time.column)})'} AS at")
-    for number, computed in enumerate(query.computed):
-        chosen += [f"{to_duckdb(argument)} AS a{number}_{place}" for place, argument in enumerate(computed.arguments)]
-    if isinstance(query.windowing, Custom):
-        chosen += [f"{quoted(name)} AS {quoted(f'row_{name}')}" for name in query.stream.schema.names]
-    return f"SELECT {', '.join(chosen)} FROM ({staged}) ORDER BY {_SIDE}, {PLACE}"
+def _field(attempt: str) -> str:
+    return f"struct_extract({attempt}, 'v')"
+
+
+def _may_fail(expression: Expression) -> bool:
+    return expression.node is not None and is_fallible(expression.node)
 
 
 def _rounded(newest: int, counted: pa.Table) -> Mapping[int, int]:

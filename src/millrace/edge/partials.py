@@ -5,7 +5,7 @@ Each says what its like in `millrace.panes` says, of the same rows.
 
 from collections.abc import Callable
 
-from millrace.edge.sql import CannotFuseError, to_duckdb
+from millrace.log.sql import CannotFuseError, to_duckdb
 from millrace.model.aggregate import (
     Aggregate,
     Collect,

@@ -6,8 +6,8 @@ import duckdb
 import pyarrow as pa
 
 from millrace.edge.connection import Prepared, connection
-from millrace.edge.sql import duckdb_type, quoted
 from millrace.log.csvfile import opened, read_csv
+from millrace.log.sql import duckdb_type, quoted
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import ModelError, Place, refuse
 from millrace.model.stream import Table

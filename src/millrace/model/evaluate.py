@@ -1,25 +1,25 @@
 """What a row expression means: its value for one row, with Spark 4's ANSI semantics.
 
-This is the reference's evaluator: a plain walk over the tree, one function a kind of node. Values
-are Python's own: None for NULL, datetime in UTC for TIMESTAMP. A row for which an expression has no
-value (a cast that fails, a division by zero) raises `RowError`; the row is then a dead letter.
+This is the reference's evaluator: a plain walk over the typed tree. It evaluates what Spark evaluates and in Spark's
+order, so that a guarded division does not fail: the right side of an operator only if the left one is not NULL, a
+divisor before what it divides, the branch of a CASE that is chosen. A row for which an expression has no value raises
+`RowError`; the row is then a dead letter.
 """
 
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Any
-
-from sqlglot import exp
+from typing import Any, assert_never
 
 from millrace.model.aggregate import sort_key
-from millrace.model.duration import to_datetime
-from millrace.model.errors import ModelError, refuse
-from millrace.model.expression import Expression, type_of
-from millrace.model.schema import DIALECT
+from millrace.model.errors import refuse
+from millrace.model.expression import Expression
+from millrace.model.typed import Call, Case, Cast, ColumnOf, Literal, Node
+from millrace.model.types import decimal_of, is_decimal, is_integer
+from millrace.model.values import EXACT, NoValueError, cast_value, in_range, since_1970, to_decimal, to_float
 from millrace.model.window import Row
 
 
@@ -29,306 +29,310 @@ class RowError(ValueError):
 
 def evaluate(expression: Expression, row: Row) -> Any:
     """The value of the expression for this row."""
+    check_known(expression)
+    assert expression.node is not None
     try:
-        return _value(expression.tree, row)
-    except ModelError:
-        raise
-    except TypeError:
-        used = ", ".join(f"{name} is {row[name]!r:.40}" for name in expression.columns)
-        raise RowError(f"{expression.sql}: it has no value where {used}") from None
-    except (ValueError, ArithmeticError) as error:
-        raise RowError(f"{expression.sql}: {str(error) or type(error).__name__}") from None
+        return value_of(expression.node, row)
+    except NoValueError:
+        raise RowError(no_value(expression.sql)) from None
+
+
+def no_value(sql: str) -> str:
+    """Why a row is a dead letter that has no value for an expression; the same on every engine."""
+    return f"{sql} has no value: a division by zero, an overflow, or a cast that fails"
 
 
 def check_known(expression: Expression) -> None:
     """Refuse an expression that this evaluator does not know, though Spark may."""
-    for node in expression.tree.walk():
-        named = isinstance(node, exp.Anonymous) and node.name.lower() in _NAMED
-        skipped = isinstance(node, exp.Column | exp.Identifier | exp.DataType | exp.DataTypeParam | exp.If)
-        if not named and not skipped and type(node) not in _SPECIAL and type(node) not in _STRICT:
-            raise refuse(
-                f"the reference engine does not evaluate {node.sql(DIALECT)} in {expression.sql!r}; Spark does"
-            )
+    if expression.node is None:
+        raise refuse(f"the reference engine does not evaluate {expression.sql!r}: {expression.unresolved}")
 
 
-def _value(node: exp.Expr, row: Row) -> Any:
-    if isinstance(node, exp.Column):
-        value = row[node.parts[0].name]
-        for part in node.parts[1:]:
-            value = None if value is None else value[part.name]
-        return value
-    special = _SPECIAL.get(type(node))
-    if special is not None:
-        return special(node, row)
-    if isinstance(node, exp.Anonymous):
-        function, arguments = _NAMED.get(node.name.lower()), node.expressions
-    else:
-        function, arguments = _STRICT.get(type(node)), _arguments(node)
-    if function is None:
-        raise refuse(f"the reference engine does not evaluate {node.sql(DIALECT)!r}")
-    values = [_value(argument, row) for argument in arguments]
-    if any(value is None for value in values):
-        return None
-    return _in_range(node, function(*values))
+def value_of(node: Node, row: Row) -> Any:
+    """The value of a typed tree for a row. Raises NoValueError if it has none."""
+    match node:
+        case ColumnOf(path=path):
+            value = row[path[0]]
+            for field in path[1:]:
+                value = None if value is None else value[field]
+            return value
+        case Literal(value=value):
+            return value
+        case Cast(child=child, type=type, safe=safe):
+            return _cast(value_of(child, row), child.type, type, safe)
+        case Case(branches=branches, otherwise=otherwise):
+            chosen = (value for condition, value in branches if value_of(condition, row) is True)
+            return value_of(next(chosen, otherwise), row)
+        case Call(name=name, arguments=arguments):
+            return _LAZY[name](arguments, row) if name in _LAZY else _strict(node, row)
+    assert_never(node)
 
 
-def _in_range(node: exp.Expr, value: Any) -> Any:
-    """Whole numbers have as many bits as their type, as in Spark and in DuckDB."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        limit = 1 << _INTEGER_BITS.get(type_of(node), 64) - 1
-        if not -limit <= value < limit:
-            raise RowError("it is too large for its type")
-    return value
+def _cast(value: Any, source: str, target: str, safe: bool) -> Any:
+    try:
+        return cast_value(value, source, target)
+    except NoValueError:
+        if safe:
+            return None
+        raise
 
 
-def _arguments(node: exp.Expr) -> list[exp.Expr]:
-    """The operands of a node in the order in which SQL writes them."""
-    found: list[exp.Expr] = []
-    for value in node.args.values():
-        found.extend(item for item in (value if isinstance(value, list) else [value]) if isinstance(item, exp.Expr))
-    return found
+def _strict(node: Call, row: Row) -> Any:
+    """A call that is NULL as soon as an argument is; those after it are then not evaluated."""
+    order = reversed(node.arguments) if node.name in ("div", "intdiv", "mod") else node.arguments
+    values = []
+    for argument in order:
+        value = value_of(argument, row)
+        if value is None:
+            return None
+        values.append(value)
+    if node.name in ("div", "intdiv", "mod"):
+        values.reverse()
+        if values[1] == 0:
+            raise NoValueError("division by zero")
+    if node.name in _ARITHMETIC:
+        return _computed(node, values)
+    return _STRICT[node.name](*values)
 
 
-# Logic has three values; NULL is the one in the middle.
+def _computed(node: Call, values: list[Any]) -> Any:
+    """Arithmetic, in the type of its answer."""
+    if is_integer(node.type):
+        return in_range(_INTEGER[node.name](*values), node.type)
+    if is_decimal(node.type):
+        exact = getattr(EXACT, _DECIMAL[node.name])(*values)
+        if node.name == "div":
+            exact = EXACT.divide(*values).quantize(Decimal(1).scaleb(-decimal_of(node.type)[1]), ROUND_HALF_UP, EXACT)
+        return to_decimal(exact, node.type)
+    if node.type == "FLOAT":
+        return to_float(_float_computed(node.name, values), "FLOAT")
+    return _float_computed(node.name, values)
 
 
-def _and(node: exp.Expr, row: Row) -> bool | None:
-    values = [_value(node.this, row), _value(node.expression, row)]
-    return False if False in values else None if None in values else True
+def _float_computed(name: str, values: list[float]) -> float:
+    try:
+        return float(_FLOAT[name](*values))
+    except OverflowError:
+        return math.inf
+    except ValueError:  # fmod of an infinity
+        return math.nan
 
 
-def _or(node: exp.Expr, row: Row) -> bool | None:
-    values = [_value(node.this, row), _value(node.expression, row)]
-    return True if True in values else None if None in values else False
+# What is looked at only as far as it has to be.
 
 
-def _is(node: exp.Expr, row: Row) -> bool:
-    return bool(_value(node.this, row) is _value(node.expression, row))
+def _and(arguments: tuple[Node, ...], row: Row) -> bool | None:
+    left = value_of(arguments[0], row)
+    if left is False:
+        return False
+    right = value_of(arguments[1], row)
+    return False if right is False else None if None in (left, right) else True
 
 
-def _same(node: exp.Expr, row: Row) -> bool:
-    left, right = _value(node.this, row), _value(node.expression, row)
-    return left is right if left is None or right is None else sort_key(left) == sort_key(right)
+def _or(arguments: tuple[Node, ...], row: Row) -> bool | None:
+    left = value_of(arguments[0], row)
+    if left is True:
+        return True
+    right = value_of(arguments[1], row)
+    return True if right is True else None if None in (left, right) else False
 
 
-def _in(node: exp.Expr, row: Row) -> bool | None:
-    value = _value(node.this, row)
+def _coalesce(arguments: tuple[Node, ...], row: Row) -> Any:
+    values = (value_of(argument, row) for argument in arguments)
+    return next((value for value in values if value is not None), None)
+
+
+def _in(arguments: tuple[Node, ...], row: Row) -> bool | None:
+    value = value_of(arguments[0], row)
     if value is None:
         return None
-    members = [_value(member, row) for member in node.expressions]
+    members = [value_of(member, row) for member in arguments[1:]]
     if any(member is not None and sort_key(member) == sort_key(value) for member in members):
         return True
     return None if None in members else False
 
 
-def _case(node: exp.Expr, row: Row) -> Any:
-    subject = _value(node.this, row) if node.this else True
-    for branch in node.args["ifs"]:
-        if subject is not None and _value(branch.this, row) == subject:
-            return _value(branch.args["true"], row)
-    otherwise = node.args.get("default")
-    return _value(otherwise, row) if otherwise else None
+def _same(arguments: tuple[Node, ...], row: Row) -> bool:
+    left, right = (value_of(argument, row) for argument in arguments)
+    return left is right if left is None or right is None else sort_key(left) == sort_key(right)
 
 
-def _if(node: exp.Expr, row: Row) -> Any:
-    chosen = node.args["true"] if _value(node.this, row) is True else node.args.get("false")
-    return _value(chosen, row) if chosen else None
-
-
-def _coalesce(node: exp.Expr, row: Row) -> Any:
-    values = (_value(part, row) for part in (node.this, *node.expressions))
-    return next((value for value in values if value is not None), None)
-
-
-def _nullif(node: exp.Expr, row: Row) -> Any:
-    left = _value(node.this, row)
-    return None if left == _value(node.expression, row) else left
-
-
-def _pick(choose: Callable[..., Any]) -> Callable[[exp.Expr, Row], Any]:
-    def pick(node: exp.Expr, row: Row) -> Any:
-        values = [_value(part, row) for part in (node.this, *node.expressions)]
+def _picked(choose: Callable[..., Any]) -> Callable[[tuple[Node, ...], Row], Any]:
+    def pick(arguments: tuple[Node, ...], row: Row) -> Any:
+        values = [value_of(argument, row) for argument in arguments]
         return choose((value for value in values if value is not None), key=sort_key, default=None)
 
     return pick
 
 
-def _literal(node: exp.Expr, row: Row) -> Any:
-    if node.is_string:
-        return node.this
-    return int(node.this) if node.is_int else float(node.this)
+_LAZY: dict[str, Callable[[tuple[Node, ...], Row], Any]] = {
+    "and": _and,
+    "or": _or,
+    "coalesce": _coalesce,
+    "in": _in,
+    "same": _same,
+    "is_null": lambda arguments, row: value_of(arguments[0], row) is None,
+    "greatest": _picked(max),
+    "least": _picked(min),
+}
+
+# Arithmetic.
 
 
-def _cast(node: exp.Expr, row: Row) -> Any:
-    value = _value(node.this, row)
-    try:
-        return None if value is None else _convert(value, node.args["to"].sql(DIALECT))
-    except (ValueError, ArithmeticError):
-        if node.args.get("safe"):
-            return None
-        raise
-
-
-def _bracket(node: exp.Expr, row: Row) -> Any:
-    container, key = _value(node.this, row), _value(node.expressions[0], row)
-    if container is None or key is None:
-        return None
-    if isinstance(container, Mapping):
-        return container.get(key)
-    if not 0 <= key < len(container):
-        raise RowError(f"index {key} is outside of an array of {len(container)}")
-    return container[key]
-
-
-def _convert(value: Any, type: str) -> Any:
-    if type == "STRING":
-        return str(value).lower() if isinstance(value, bool) else str(value)
-    if type in _INTEGER_BITS:
-        number = _whole(value) if isinstance(value, str) else math.trunc(value)
-        limit = 1 << _INTEGER_BITS[type] - 1
-        if not -limit <= number < limit:
-            raise RowError(f"{number} does not fit into {type}")
-        return number
-    if type in ("DOUBLE", "FLOAT"):
-        return float(value)
-    if type.startswith("DECIMAL"):
-        scale = int(type.rstrip(")").split(",")[1]) if "," in type else 0
-        return Decimal(str(value)).quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP)
-    if type == "BOOLEAN":
-        return {"true": True, "false": False}[value.strip().lower()] if isinstance(value, str) else bool(value)
-    if type == "TIMESTAMP":
-        return _timestamp(value)
-    raise refuse(f"the reference engine does not cast to {type}")
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text.strip())
-    except ValueError:
-        raise RowError(f"{text!r:.40} is not a whole number") from None
-
-
-def _timestamp(value: Any) -> datetime:
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value.strip())
-        except ValueError:
-            raise RowError(f"{value!r:.40} is not a timestamp") from None
-    if isinstance(value, datetime):
-        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
-    return to_datetime(round(value * 1_000_000))
-
-
-def _divide(left: Any, right: Any) -> Any:
-    if right == 0:
-        raise RowError("division by zero")
-    return left / right
-
-
-def _whole_divide(left: int, right: int) -> int:
-    if right == 0:
-        raise RowError("division by zero")
+def _whole_quotient(left: int, right: int) -> int:
     whole = abs(left) // abs(right)
     return whole if (left < 0) == (right < 0) else -whole
 
 
-def _remainder(left: Any, right: Any) -> Any:
-    if right == 0:
-        raise RowError("division by zero")
-    rest = abs(left) % abs(right)
-    return -rest if left < 0 else rest
+_ARITHMETIC = ("add", "sub", "mul", "div", "intdiv", "mod", "neg", "abs")
+_INTEGER: dict[str, Callable[..., int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "intdiv": _whole_quotient,
+    "mod": lambda left, right: left - right * _whole_quotient(left, right),
+    "neg": operator.neg,
+    "abs": abs,
+}
+_DECIMAL = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "mod": "remainder", "neg": "copy_negate",
+    "abs": "copy_abs",
+}  # fmt: skip
+_FLOAT: dict[str, Callable[..., float]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "mod": math.fmod,
+    "neg": operator.neg,
+    "abs": abs,
+}
 
 
-def _round(value: Any, digits: int = 0) -> Any:
-    rounded = Decimal(str(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
-    return type(value)(rounded)
+def _whole(rounds: Callable[[float], int]) -> Callable[[int | float], int]:
+    """Floor and ceil; that of NaN is 0, as in Java."""
+
+    def whole(value: int | float) -> int:
+        if isinstance(value, float) and not math.isfinite(value):
+            if math.isnan(value):
+                return 0
+            raise NoValueError(f"{value} is not a whole number")
+        return in_range(rounds(value), "BIGINT")
+
+    return whole
 
 
-def _substring(text: str, start: int, length: int | None = None) -> str:
+def _rounded(value: float, digits: int) -> float:
+    if not math.isfinite(value):
+        return value
+    return float(Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, EXACT)) + 0.0  # not -0.0
+
+
+# Text.
+
+
+def _substring(text: str, start: int, length: int) -> str:
     begin = start - 1 if start > 0 else len(text) + start if start < 0 else 0
-    end = len(text) if length is None else begin + length
-    return text[max(begin, 0) : max(end, 0)]
+    return text[max(begin, 0) : max(begin + length, 0)] if length > 0 else ""
 
 
 def _like(text: str, pattern: str) -> bool:
-    tokens = re.findall(r"\\?.", pattern, re.DOTALL)  # a backslash makes the next character plain
+    tokens = re.findall(r"\\?.", pattern, re.DOTALL)  # a backslash makes the next sign plain
     regex = "".join({"%": ".*", "_": "."}.get(token, re.escape(token[-1])) for token in tokens)
     return re.fullmatch(regex, text, re.DOTALL) is not None
 
 
-def _truncate(at: datetime, unit: str) -> datetime:
-    fields = ("year", "month", "day", "hour", "minute", "second")
-    if unit.lower() == "week":
-        at -= timedelta(days=at.weekday())
-        unit = "day"
-    if unit.lower() not in fields:
-        raise refuse(f"date_trunc() to {unit!r} is not evaluated by the reference engine")
-    kept = {name: getattr(at, name) for name in fields[: fields.index(unit.lower()) + 1]}
-    return datetime(**{"month": 1, "day": 1, **kept}, tzinfo=UTC)
+def _at(values: list[Any], place: int) -> Any:
+    if not 0 <= place < len(values):
+        raise NoValueError(f"index {place} is outside of an array of {len(values)}")
+    return values[place]
+
+
+# Times.
+
+
+def _truncated(unit: str, at: datetime) -> datetime:
+    if unit == "MICROSECOND":
+        return at
+    if unit == "MILLISECOND":
+        return at.replace(microsecond=at.microsecond // 1000 * 1000)
+    day = at.replace(hour=0, minute=0, second=0, microsecond=0)
+    match unit:
+        case "YEAR":
+            return day.replace(month=1, day=1)
+        case "QUARTER":
+            return day.replace(month=(at.month - 1) // 3 * 3 + 1, day=1)
+        case "MONTH":
+            return day.replace(day=1)
+        case "WEEK":
+            if at.toordinal() <= at.weekday():
+                raise NoValueError("the week begins before the year 1")
+            return day - timedelta(days=at.weekday())
+        case "DAY":
+            return day
+        case "HOUR":
+            return at.replace(minute=0, second=0, microsecond=0)
+        case "MINUTE":
+            return at.replace(second=0, microsecond=0)
+    return at.replace(microsecond=0)
+
+
+def _micros(at: datetime) -> int:
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _from_1970(unit: int) -> Callable[[int], datetime]:
+    return lambda number: since_1970(in_range(number * unit, "BIGINT"))
 
 
 def _compare(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     return lambda left, right: holds(sort_key(left), sort_key(right))
 
 
-_INTEGER_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
+def _day_of_year(day: date) -> int:
+    return day.timetuple().tm_yday
 
-_SPECIAL: dict[type[exp.Expr], Callable[[exp.Expr, Row], Any]] = {
-    exp.Literal: _literal,
-    exp.Null: lambda node, row: None,
-    exp.Boolean: lambda node, row: node.this,
-    exp.Paren: lambda node, row: _value(node.this, row),
-    exp.Var: lambda node, row: node.name,
-    exp.And: _and,
-    exp.Or: _or,
-    exp.Is: _is,
-    exp.NullSafeEQ: _same,
-    exp.In: _in,
-    exp.Case: _case,
-    exp.If: _if,
-    exp.Coalesce: _coalesce,
-    exp.Nullif: _nullif,
-    exp.Greatest: _pick(max),
-    exp.Least: _pick(min),
-    exp.Cast: _cast,
-    exp.TryCast: _cast,
-    exp.Bracket: _bracket,
-}
 
-_STRICT: dict[type[exp.Expr], Callable[..., Any]] = {
-    exp.EQ: _compare(operator.eq),
-    exp.NEQ: _compare(operator.ne),
-    exp.LT: _compare(operator.lt),
-    exp.LTE: _compare(operator.le),
-    exp.GT: _compare(operator.gt),
-    exp.GTE: _compare(operator.ge),
-    exp.Between: lambda value, low, high: sort_key(low) <= sort_key(value) <= sort_key(high),
-    exp.Not: operator.not_,
-    exp.Add: operator.add,
-    exp.Sub: operator.sub,
-    exp.Mul: operator.mul,
-    exp.Div: _divide,
-    exp.IntDiv: _whole_divide,
-    exp.Mod: _remainder,
-    exp.Neg: operator.neg,
-    exp.Abs: abs,
-    exp.Ceil: math.ceil,
-    exp.Floor: math.floor,
-    exp.Round: _round,
-    exp.DPipe: operator.add,
-    exp.Concat: lambda *parts: "".join(map(str, parts)),
-    exp.Lower: str.lower,
-    exp.Upper: str.upper,
-    exp.Length: len,
-    exp.Trim: lambda text: text.strip(" "),
-    exp.Substring: _substring,
-    exp.Like: _like,
-    exp.RegexpLike: lambda text, pattern: re.search(pattern, text) is not None,
-    exp.TimestampTrunc: _truncate,
-}
-
-_NAMED: dict[str, Callable[..., Any]] = {
-    "timestamp_seconds": lambda value: to_datetime(round(value * 1_000_000)),
-    "timestamp_millis": lambda value: to_datetime(value * 1_000),
-    "timestamp_micros": to_datetime,
+_STRICT: dict[str, Callable[..., Any]] = {
+    "not": operator.not_,
+    "eq": _compare(operator.eq),
+    "ne": _compare(operator.ne),
+    "lt": _compare(operator.lt),
+    "le": _compare(operator.le),
+    "gt": _compare(operator.gt),
+    "ge": _compare(operator.ge),
+    "floor": _whole(math.floor),
+    "ceil": _whole(math.ceil),
+    "round": _rounded,
+    "concat": lambda *parts: "".join(parts),
+    "length": len,
+    "lower": str.lower,
+    "upper": str.upper,
+    "trim": str.strip,
+    "ltrim": str.lstrip,
+    "rtrim": str.rstrip,
+    "substring": _substring,
+    "like": _like,
+    "starts_with": str.startswith,
+    "ends_with": str.endswith,
+    "contains": operator.contains,
+    "index": _at,
+    "date_trunc": _truncated,
+    "year": lambda day: day.year,
+    "quarter": lambda day: (day.month - 1) // 3 + 1,
+    "month": lambda day: day.month,
+    "day": lambda day: day.day,
+    "dayofyear": _day_of_year,
+    "dayofweek": lambda day: day.isoweekday() % 7 + 1,
+    "weekday": lambda day: day.weekday(),
+    "weekofyear": lambda day: day.isocalendar().week,
+    "hour": lambda at: at.hour,
+    "minute": lambda at: at.minute,
+    "second": lambda at: at.second,
+    "timestamp_seconds": _from_1970(1_000_000),
+    "timestamp_millis": _from_1970(1_000),
+    "timestamp_micros": _from_1970(1),
+    "unix_seconds": lambda at: _micros(at) // 1_000_000,
+    "unix_millis": lambda at: _micros(at) // 1_000,
+    "unix_micros": _micros,
 }

@@ -8,15 +8,14 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from millrace.model.errors import refuse, shown, unknown
+from millrace.model.types import is_integer as is_integer
+from millrace.model.types import is_number
 
 DIALECT = "databricks"
 """sqlglot's name for Spark SQL whose casts and divisions are ANSI, as Spark 4's are."""
 
 UNKNOWN = "UNKNOWN"
 """The type of a column that only Spark can tell; it is let pass everywhere."""
-
-_INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
-_NUMBERS = (*_INTEGERS, "FLOAT", "DOUBLE", "DECIMAL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +103,6 @@ def parse_schema(text: str | Mapping[str, str] | Schema) -> Schema:
     return Schema(tuple(Column(item.name, item.kind.sql(DIALECT)) for item in definitions))
 
 
-def is_integer(type: str) -> bool:
-    """Whether values of this type are whole numbers."""
-    return type in _INTEGERS
-
-
 def is_numeric(type: str) -> bool:
     """Whether values of this type can be added up."""
-    return type == UNKNOWN or type.startswith(_NUMBERS)
+    return type == UNKNOWN or is_number(type)

@@ -1,7 +1,7 @@
 """The edge inside a Spark task: splits of sources in, messages to the shards out.
 
-A bundle is decoded once and taken in by every output that reads its source. One that DuckDB fails on is taken in by
-pieces, down to the rows that have no value somewhere: these become dead letters, and the rest go on.
+A bundle is decoded once and taken in by every output that reads its source. Records that do not fit, and rows that have
+no value somewhere, become dead letters; the rest go on.
 """
 
 import json
@@ -21,9 +21,7 @@ from millrace.edge.dedup import deduped
 from millrace.edge.fused import Fused, Taken, columns_read
 from millrace.log.bundle import Bundle, Split, Times
 from millrace.model.arrow import arrow_type
-from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.query import Query
-from millrace.model.rows import Rows
 from millrace.model.stream import Source, event_times, sources
 from millrace.model.watermark import Seen
 from millrace.model.window import Custom
@@ -38,8 +36,6 @@ from millrace.spark.snapshots import read_snapshot
 
 DEDUP_SHARD = 0
 """The shard that does the dedup of an output that has one, and all that comes after it."""
-_ROW_BY_ROW = 512
-"""From how few rows on the bad ones are looked for one by one."""
 
 
 @dataclass(slots=True)
@@ -201,17 +197,28 @@ class Taker:
         self._panes = Panes(self._of) if isinstance(self._of, Query) and self._fused.lifts else None
 
     def take(self, rows: pa.Table, sent: Sent, letters: Letters) -> None:
-        """Take in rows, by pieces if that is what it takes."""
+        """Take in rows; those that have no value somewhere, or no event time, are set aside."""
         if not len(rows):
             return
         try:
             taken = self._fused.take(rows)
         except ROW_ERRORS as error:
-            self._take_pieces(rows, sent, letters, str(error).splitlines()[0])
+            self._take_halves(rows, sent, letters, str(error).splitlines()[0])
             return
         self._add(taken, sent)
         for place in taken.timeless:
             letters.add(place, f"event time {self._fused.event_time.column} is NULL")  # type: ignore[union-attr]
+        for place, reason in taken.bad:
+            letters.add(place, reason)
+
+    def _take_halves(self, rows: pa.Table, sent: Sent, letters: Letters, error: str) -> None:
+        """The last resort, for a value that DuckDB fails on where it should not: only its row is set aside."""
+        if len(rows) == 1:
+            letters.add(rows[PLACE][0].as_py(), error)
+            return
+        half = len(rows) // 2
+        self.take(rows.slice(0, half), sent, letters)
+        self.take(rows.slice(half), sent, letters)
 
     def take_texts(self, texts: pa.Array, decoder: JsonDecoder, sent: Sent) -> bool:
         """Take in records that are not decoded yet; False, and nothing was taken in, if one is to be set aside."""
@@ -227,7 +234,7 @@ class Taker:
         except ROW_ERRORS:
             return False
         # Where a table has no row that matters, DuckDB does not read on.
-        if taken.timeless or (self._from_texts.tables and not len(taken.rows)):
+        if taken.timeless or taken.bad or (self._from_texts.tables and not len(taken.rows)):
             return False
         self._add(taken, sent)
         return True
@@ -236,44 +243,6 @@ class Taker:
         if len(taken.rows):
             sent.rows.append(taken.rows if self._panes is None else lifted(self._panes, taken.rows))
         self._see(taken.seen, sent)
-
-    def _take_pieces(self, rows: pa.Table, sent: Sent, letters: Letters, error: str) -> None:
-        bad = {} if len(rows) > _ROW_BY_ROW else self._without_value(rows)
-        if bad:
-            for place, reason in bad.items():
-                self._set_aside(rows, place, reason, sent, letters)
-            good = [place not in bad for place in rows[PLACE].to_pylist()]
-            self.take(rows.filter(pa.array(good)), sent, letters)
-        elif len(rows) == 1:
-            self._set_aside(rows, rows[PLACE][0].as_py(), error, sent, letters)
-        else:
-            half = len(rows) // 2
-            self.take(rows.slice(0, half), sent, letters)
-            self.take(rows.slice(half), sent, letters)
-
-    def _set_aside(self, rows: pa.Table, place: int, reason: str, sent: Sent, letters: Letters) -> None:
-        """A row that fails after its event time was read has still told the time."""
-        letters.add(place, reason)
-        only = rows.slice(int(np.searchsorted(rows[PLACE].to_numpy(), place)), 1)
-        try:
-            self._see(self._fused.seen(only), sent)
-        except ROW_ERRORS:
-            return
-
-    def _without_value(self, rows: pa.Table) -> dict[int, str]:
-        """The rows that the reference has no value for, and why."""
-        tables = {name: table.to_pylist() for name, table in self._fused.looked_up.items()}
-        slow = Rows(self._of.stream if isinstance(self._of, Query) else self._of, tables, 0)
-        bad = {}
-        for row in rows.to_pylist():
-            place = row.pop(PLACE)
-            for made in slow.take([row], self._source.name, BEGINNING_OF_TIME, 0):
-                if isinstance(self._of, Query):
-                    slow.arguments(made, self._of.computed)
-            if slow.dead:
-                bad[place] = slow.dead[0].reason
-                slow.dead.clear()
-        return bad
 
     def _see(self, seen: Seen, sent: Sent) -> None:
         if self._node is not None:

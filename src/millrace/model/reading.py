@@ -1,0 +1,81 @@
+"""Row expressions as text: parsed by sqlglot, with string literals read as Spark reads them.
+
+sqlglot and Spark disagree about quotes and backslashes inside of strings. So each string literal is taken out of the
+text before it is parsed, read by Spark's rules, and put into the tree.
+"""
+
+import re
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from millrace.model.errors import refuse
+from millrace.model.schema import DIALECT
+
+_TOKENS = re.compile(
+    r"""(?P<other>--[^\n]*|/\*.*?\*/|`(?:[^`]|``)*`)"""
+    r"""|(?P<raw>\b[rR](?:'[^']*'|"[^"]*"))"""
+    r"""|(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")""",
+    re.DOTALL,
+)
+_ESCAPES = re.compile(
+    r"""\\(?:u(?P<short>[0-9a-fA-F]{4})|U(?P<long>[0-9a-fA-F]{8})|(?P<octal>[01][0-7]{2})|(?P<one>.))"""
+    r"""|(?P<two>''|"")""",
+    re.DOTALL,
+)
+_NAMED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": r"\%", "_": r"\_"}
+_MARK = re.compile("\ue000(\\d+)\ue001")
+"""Stands for a literal; the two signs are of no language, and Unicode leaves them to whoever wants them."""
+
+
+def read_expression(sql: str) -> exp.Expr:
+    """The tree of one expression. Refuses what does not parse."""
+    texts: list[str] = []
+
+    def take_out(found: re.Match[str]) -> str:
+        if found["other"]:
+            return found[0]
+        texts.append(found[0][2:-1] if found["raw"] else unescaped(found[0]))
+        return f"'\ue000{len(texts) - 1}\ue001'"
+
+    tree = _parsed(_TOKENS.sub(take_out, sql), sql)
+    for node in list(tree.walk()):
+        for name, value in node.args.items():
+            if isinstance(value, str) and "\ue000" in value:
+                node.args[name] = _MARK.sub(lambda mark: texts[int(mark[1])], value)
+    return tree
+
+
+def unescaped(literal: str) -> str:
+    r"""The text that a quoted string stands for.
+
+    >>> unescaped(r"'it''s\n'")
+    "it's\n"
+    """
+    read = _ESCAPES.sub(lambda found: _escaped(found, literal[0]), literal[1:-1])
+    # Java's strings are in UTF-16, so one sign may be written as two escapes.
+    return read.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _escaped(found: re.Match[str], quote: str) -> str:
+    if found["two"]:
+        return quote if found["two"][0] == quote else found["two"]
+    code = found["short"] or found["long"]
+    if code is not None:
+        return chr(int(code, 16))
+    return chr(int(found["octal"], 8)) if found["octal"] else _NAMED.get(found["one"], found["one"])
+
+
+def _parsed(sql: str, given: str) -> exp.Expr:
+    try:
+        trees = sqlglot.parse(sql, dialect=DIALECT)
+    except SqlglotError as error:
+        reason = str(error).splitlines()[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
+        if reason.startswith("Required keyword"):  # of sqlglot's own classes
+            reason = "something is missing"
+        hint = "; write AND" if "&&" in sql else ""
+        raise refuse(f"expression {given!r} does not parse: {reason}{hint}") from None
+    if len(trees) != 1 or trees[0] is None:
+        raise refuse(f"{given!r} is not one expression")
+    return trees[0]

@@ -1,0 +1,142 @@
+"""Row expressions as a small typed tree: what Spark would compute, with nothing left implicit.
+
+`resolve` makes these trees from SQL. Every operand has the type its operation takes: where Spark converts a value on
+its own, there is a `Cast`. The reference evaluates this tree, the fused edge writes it as DuckDB's SQL, and neither
+looks at the text or at the parser's tree.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from millrace.model.types import INTEGERS, decimal_of, is_decimal, is_integer, is_number
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnOf:
+    """A column of the row, or a field of one that is a struct."""
+
+    path: tuple[str, ...]
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A value that is written in the expression; None is NULL."""
+
+    value: Any
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A value as another type; one that does not fit has no value, or is NULL if the cast is `safe`."""
+
+    child: "Node"
+    type: str
+    safe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operation on values; which ones there are, `OPERATIONS` says."""
+
+    name: str
+    arguments: tuple["Node", ...]
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The value of the first branch whose condition holds; only what leads there is evaluated."""
+
+    branches: tuple[tuple["Node", "Node"], ...]
+    otherwise: "Node"
+    type: str
+
+
+Node: TypeAlias = ColumnOf | Literal | Cast | Call | Case
+
+OPERATIONS = frozenset(
+    {
+        "and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge", "same", "is_null", "in", "coalesce", "greatest",
+        "least", "add", "sub", "mul", "div", "intdiv", "mod", "neg", "abs", "floor", "ceil", "round",
+        "concat", "length", "lower", "upper", "trim", "ltrim", "rtrim", "substring", "like", "starts_with", "ends_with",
+        "contains", "index", "date_trunc", "year", "quarter", "month", "day", "dayofyear", "dayofweek", "weekday",
+        "weekofyear", "hour", "minute", "second", "timestamp_seconds", "timestamp_millis", "timestamp_micros",
+        "unix_seconds", "unix_millis", "unix_micros",
+    }
+)  # fmt: skip
+"""The names of all calls. `same` is `<=>`."""
+
+LOGIC = ("and", "or", "not")
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "same")
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The parts of a node, in the order in which they are written."""
+    match node:
+        case ColumnOf() | Literal():
+            return ()
+        case Cast(child=child):
+            return (child,)
+        case Call(arguments=arguments):
+            return arguments
+        case Case(branches=branches, otherwise=otherwise):
+            return (*(part for branch in branches for part in branch), otherwise)
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """A node and all below it."""
+    yield node
+    for child in children(node):
+        yield from walk(child)
+
+
+def is_fallible(node: Node) -> bool:
+    """Whether some row may have no value for it: an overflow, a division by zero, a cast that fails."""
+    return any(map(_may_fail, walk(node)))
+
+
+def _may_fail(node: Node) -> bool:
+    match node:
+        case Cast(child=child, type=type, safe=safe):
+            return not safe and not _is_widening(child.type, type)
+        case Call(name="add" | "sub" | "mul" | "neg" | "abs", type=type):
+            return type not in ("DOUBLE", "FLOAT")
+        case Call(name="floor" | "ceil", arguments=(argument,)):
+            return argument.type != "BIGINT"
+        case Call(name=name):
+            return name in (
+                "div",
+                "intdiv",
+                "mod",
+                "index",
+                "timestamp_seconds",
+                "timestamp_millis",
+                "timestamp_micros",
+            )
+    return False
+
+
+def _is_widening(source: str, target: str) -> bool:
+    """Whether every value of one type has a value of another."""
+    if source == target or target == "STRING" or source == "VOID":
+        return True
+    if is_integer(source) and is_integer(target):
+        return INTEGERS.index(source) <= INTEGERS.index(target)
+    if target in ("DOUBLE", "FLOAT", "BOOLEAN"):
+        return is_number(source) or source == "BOOLEAN"
+    if is_decimal(target):
+        precision, scale = decimal_of(target)
+        if is_decimal(source):
+            before, kept = decimal_of(source)
+            return before - kept <= precision - scale and kept <= scale
+        return source in _DIGITS and _DIGITS[source] <= precision - scale
+    return (source, target) in (("DATE", "TIMESTAMP"), ("TIMESTAMP", "DATE"), ("TIMESTAMP", "BIGINT")) or (
+        source == "BOOLEAN" and is_integer(target)
+    )
+
+
+_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19, "BOOLEAN": 1}
+_FALLIBLE = ("div", "intdiv", "mod", "index", "timestamp_seconds", "timestamp_millis", "timestamp_micros")

@@ -1,0 +1,128 @@
+"""SQL types by name, and how Spark 4 brings two of them together under ANSI rules.
+
+A type is the text that Spark writes: `BIGINT`, `DECIMAL(10, 2)`. `VOID` is the type of NULL itself.
+"""
+
+import re
+from collections.abc import Iterable
+
+INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+NUMBERS = (*INTEGERS, "FLOAT", "DOUBLE")
+"""From narrow to wide, without the decimals."""
+_FOR_INTEGER = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}
+_MOST_DIGITS, _LEAST_SCALE = 38, 6
+_DECIMAL = re.compile(r"DECIMAL\((\d+), (\d+)\)")
+
+
+def is_integer(type: str) -> bool:
+    """Whether values of this type are whole numbers."""
+    return type in INTEGERS
+
+
+def is_decimal(type: str) -> bool:
+    """Whether values of this type are decimals of a fixed scale."""
+    return type.startswith("DECIMAL(")
+
+
+def is_float(type: str) -> bool:
+    """Whether values of this type are binary floating point numbers."""
+    return type in ("FLOAT", "DOUBLE")
+
+
+def is_number(type: str) -> bool:
+    """Whether values of this type can be added up."""
+    return type in NUMBERS or is_decimal(type)
+
+
+def decimal(precision: int, scale: int) -> str:
+    """The name of a decimal type."""
+    return f"DECIMAL({precision}, {scale})"
+
+
+def decimal_of(type: str) -> tuple[int, int]:
+    """Precision and scale of a decimal, or of the one that holds every value of a whole type."""
+    if type in _FOR_INTEGER:
+        return _FOR_INTEGER[type], 0
+    found = _DECIMAL.fullmatch(type)
+    if found is None:
+        raise ValueError(f"{type} is not a decimal")
+    return int(found[1]), int(found[2])
+
+
+def adjusted(precision: int, scale: int) -> str:
+    """A decimal type, with digits after the point given up where there are too many; six of them are kept."""
+    if precision <= _MOST_DIGITS:
+        return decimal(precision, scale)
+    whole = precision - scale
+    return decimal(_MOST_DIGITS, max(_MOST_DIGITS - whole, min(scale, _LEAST_SCALE)))
+
+
+def arithmetic(operation: str, left: str, right: str) -> str:
+    """The type of add, sub, mul, div or mod of two decimals."""
+    (p1, s1), (p2, s2) = decimal_of(left), decimal_of(right)
+    match operation:
+        case "add" | "sub":
+            scale = max(s1, s2)
+            return adjusted(max(p1 - s1, p2 - s2) + scale + 1, scale)
+        case "mul":
+            return adjusted(p1 + p2 + 1, s1 + s2)
+        case "div":
+            scale = max(_LEAST_SCALE, s1 + p2 + 1)
+            return adjusted(p1 - s1 + s2 + scale, scale)
+        case "mod":
+            scale = max(s1, s2)
+            return adjusted(min(p1 - s1, p2 - s2) + scale, scale)
+    raise ValueError(f"{operation} is not arithmetic of decimals")
+
+
+def wider_decimal(left: str, right: str) -> str:
+    """A decimal that holds both, as far as 38 digits do; digits before the point come first."""
+    (p1, s1), (p2, s2) = decimal_of(left), decimal_of(right)
+    scale = max(s1, s2)
+    precision = max(p1 - s1, p2 - s2) + scale
+    if precision > _MOST_DIGITS:
+        return decimal(_MOST_DIGITS, max(0, scale - (precision - _MOST_DIGITS)))
+    return decimal(precision, scale)
+
+
+def tightest(left: str, right: str) -> str | None:
+    """The type two operands of an operator are brought to, if neither is text and at most one is a decimal."""
+    if left == right or right == "VOID":
+        return left
+    if left == "VOID":
+        return right
+    if left in NUMBERS and right in NUMBERS:
+        wide = NUMBERS[max(NUMBERS.index(left), NUMBERS.index(right))]
+        return "DOUBLE" if wide == "FLOAT" else wide
+    if {left, right} == {"DATE", "TIMESTAMP"}:
+        return "TIMESTAMP"
+    return None
+
+
+def beside_text(other: str) -> str | None:
+    """What text is read as where it stands beside a value of this type; the value is brought to it too."""
+    if is_integer(other):
+        return "BIGINT"
+    if is_number(other):
+        return "DOUBLE"
+    return other if other in ("STRING", "VOID", "BOOLEAN", "DATE", "TIMESTAMP") else None
+
+
+def wider(left: str, right: str) -> str | None:
+    """The one type of the branches of a CASE, the parts of a COALESCE and the like; None if there is none."""
+    found = tightest(left, right)
+    if found is not None:
+        return found
+    if is_number(left) and is_number(right):  # one is a decimal
+        return "DOUBLE" if is_float(left) or is_float(right) else wider_decimal(left, right)
+    if left == "STRING":
+        return beside_text(right)
+    return beside_text(left) if right == "STRING" else None
+
+
+def widest(types: Iterable[str]) -> str | None:
+    """The one type of many."""
+    found: str | None = "VOID"
+    for each in types:
+        found = None if found is None else wider(found, each)
+    return found

@@ -1,0 +1,23 @@
+"""Expressions that may have no value for a row, in a Spark plan.
+
+Under ANSI rules Spark stops the whole query at such a row. Its own `TryEval` catches that row by row, but has no name
+in SQL, so it is made by way of Java. Around a struct it tells a NULL from a value that is missing.
+"""
+
+from typing import Any
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql.classic.column import Column as ClassicColumn
+
+SETTINGS = {"spark.sql.subexpressionElimination.enabled": "false"}
+"""Else Spark computes what two expressions share once, before both, and outside of what catches."""
+
+
+def tried(spark: SparkSession, sql: str) -> Column:
+    """A struct with the value of an expression in its field `v`; NULL for a row that has no value."""
+    java: Any = spark._jvm
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    catching = java.org.apache.spark.sql.catalyst.expressions.TryEval
+    caught = catching(parser.parseExpression(f"named_struct('v', {sql})"))
+    made: Column = ClassicColumn(java.org.apache.spark.sql.classic.ExpressionUtils.column(caught))
+    return made
