@@ -4,7 +4,7 @@ The old generation is served, and may be written to, until the new one has caugh
 one that is read. A replay that is stopped goes on from where it was when it is run again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from millrace.log.topics import Log
 from millrace.model.errors import ModelError
 from millrace.model.pipeline import Pipeline
+from millrace.running.ending import told_to_end
 from millrace.running.run import Home, How, follow
 from millrace.running.status import is_locked
 from millrace.spark.checkpoint import Checkpoint
@@ -32,11 +33,11 @@ def replay(console: Console, pipeline: Pipeline, home: Home, how: How) -> str:
     check_places(pipeline, {}, home.log)
     if not pipeline.views:
         raise ModelError(f"pipeline {pipeline.name} has no views to compute again")
-    with closing(open_store(home.store)) as store:
-        return _replay(console, store, pipeline, home, how)
+    with told_to_end() as told, closing(open_store(home.store)) as store:
+        return _replay(console, store, pipeline, home, how, told)
 
 
-def _replay(console: Console, store: Store, pipeline: Pipeline, home: Home, how: How) -> str:
+def _replay(console: Console, store: Store, pipeline: Pipeline, home: Home, how: How, told: Sequence[int]) -> str:
     generation = _unfinished(store, pipeline, home) or store.begin_generation(pipeline.name, shapes_of(pipeline))
     views = KeptViews(store, pipeline, generation)
     checkpoint = home.generation(generation)
@@ -59,7 +60,7 @@ def _replay(console: Console, store: Store, pipeline: Pipeline, home: Home, how:
         # First all that was kept, in large micro-batches; then what came meanwhile.
         for latency in (_AT_BATCH_SPEED, how.latency):
             once = replace(how, latency=latency, interval=None, until_caught_up=True)
-            if not follow(pipeline, home, checkpoint, views, once, listen, reports=False):
+            if told or not follow(pipeline, home, checkpoint, views, once, listen, told, reports=False):
                 return f"stopped after {rows:,} rows; run it again to go on: nothing that is read has changed"
     old = home.generation(serving(store, pipeline.name))
     store.swap(pipeline.name, generation)
