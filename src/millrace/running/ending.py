@@ -3,12 +3,12 @@
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
-from rich.console import Console
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SHOW_CURSOR = b"\x1b[?25h"
+"""What a terminal is sent, as a table that changes hides the cursor."""
 
 
 @contextmanager
@@ -19,12 +19,13 @@ def told_to_end() -> Iterator[list[int]]:
     """
     told: list[int] = []
     terminals = [stream for stream in (1, 2) if os.isatty(stream)]
+    own = os.dup(2)  # as what is 2 may be another file for a while
 
     def end(number: int, frame: FrameType | None) -> None:
         if told:
-            console = Console(stderr=True)
-            console.show_cursor()
-            console.out("ended at once; what was under way is done again the next time", highlight=False)
+            shown = _SHOW_CURSOR if 2 in terminals else b""
+            with suppress(OSError):
+                os.write(own, shown + b"ended at once: what was under way is done again the next time\n")
             os._exit(128 + number)
         told.append(number)
         if number == signal.SIGHUP:  # there is no terminal any more, and to write to it would fail
@@ -39,3 +40,4 @@ def told_to_end() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        os.close(own)

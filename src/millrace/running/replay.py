@@ -22,7 +22,7 @@ from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.outputs import check_places, parts_of
 from millrace.spark.progress import BatchProgress
 from millrace.views.kept import KeptViews, serving, shapes_of
-from millrace.views.store import State, Store, open_store
+from millrace.views.store import NoViewsError, State, Store, open_store
 
 _AT_BATCH_SPEED = "30s"
 """How long a micro-batch over what is kept may last: nobody waits for its answers, and large ones are cheaper."""
@@ -80,7 +80,11 @@ def roll_back(pipeline: Pipeline, home: Home) -> str:
 
 def _unfinished(store: Store, pipeline: Pipeline, home: Home) -> int | None:
     """The generation of a replay of this very pipeline that was stopped."""
-    for each in store.generations(pipeline.name):
+    try:
+        known = store.generations(pipeline.name)
+    except NoViewsError:  # nothing was ever run
+        return None
+    for each in known:
         if each.state is State.FILLING and Checkpoint(home.generation(each.number)).is_of(parts_of(pipeline)):
             return each.number
     return None
