@@ -17,6 +17,7 @@ from millrace import Pipeline, count, fixed, memory
 from millrace.cli import app
 from millrace.log.topics import Log
 from millrace.spark.answers import arrow_schema, schema_of
+from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.writers import Commit
 from millrace.views.kept import KeptViews
 from millrace.views.store import open_store
@@ -282,6 +283,15 @@ def test_what_is_asked_too_early_is_a_line_that_says_what_to_do_first(
     assert said in line
     made = {path.name for path in Path(".millrace").glob("*")}
     assert made <= {"log.db", "log.db-shm", "log.db-wal"}, "what is refused leaves nothing behind"
+
+
+def test_a_pipeline_that_runs_is_not_run_twice(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran("init", "charts")
+    monkeypatch.chdir(here / "charts")
+    ran("topics", "create", "plays")
+    with Checkpoint(Path(".millrace/charts")).lock():
+        *_, line = refused("run", "charts.py").splitlines()
+    assert line == "another run uses the checkpoint .millrace/charts; stop it, or choose another"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

@@ -17,6 +17,7 @@ from millrace.model.pipeline import Pipeline
 from millrace.running.ending import told_to_end
 from millrace.running.shown import Shown, many
 from millrace.running.status import note
+from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.outputs import check_places
 from millrace.spark.progress import BatchProgress
 from millrace.spark.writers import parse_guarantee
@@ -95,6 +96,7 @@ def follow(
         note(checkpoint, pipeline.name, progress, dead)
         on_batch(progress, answers)
 
+    Checkpoint(checkpoint).lock().close()  # one that is in use is better known before Spark is started than after
     spark = session.start(f"millrace {pipeline.name}", home.master, checkpoint / "spark.log")
     try:
         if told:
