@@ -78,6 +78,22 @@ class Process:
             time.sleep(0.1)
         self._wait_for_the_rest(started)
 
+    def tell(self, number: int) -> None:
+        """Send a signal to it and to all that is in its process group, as service managers do."""
+        os.killpg(self._process.pid, number)
+
+    def has_java(self) -> bool:
+        """Whether Spark is being started, or runs."""
+        for pid in descendants(self._process.pid):
+            with suppress(OSError):
+                if b"org.apache.spark.deploy.SparkSubmit" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return True
+        return False
+
+    def said(self) -> list[str]:
+        """The lines that are not of a micro-batch."""
+        return [line for line in self.output.read_text().splitlines() if not line.startswith("{")]
+
     def kill(self) -> None:
         """Kill it and all that it started, at once."""
         found = [self._process.pid, *descendants(self._process.pid)]

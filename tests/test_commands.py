@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from millrace import Pipeline, count, fixed, memory
 from millrace.cli import app
 from millrace.log.topics import Log
 from millrace.spark.answers import arrow_schema, schema_of
+from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.writers import Commit
 from millrace.views.kept import KeptViews
 from millrace.views.store import open_store
@@ -255,6 +257,58 @@ def test_a_project_that_works_is_made(here: Path) -> None:
 
 def test_status_without_pipelines() -> None:
     assert "No pipeline has run" in ran("status")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["run", "charts.py"], "unknown topic 'plays' (known: none); make it: millrace topics create plays"),
+        (["run", "charts.py", "--mode", "batch"], "make it: millrace topics create plays"),
+        (["replay", "charts.py"], "make it: millrace topics create plays"),
+        (["replay", "charts.py", "--rollback"], "run a pipeline that has views first"),
+        (["savepoint", "charts.py"], "run the pipeline first"),
+        (["run", "charts.py", "--from-savepoint", "nowhere"], "make one: millrace savepoint FILE"),
+        (["query", "SELECT * FROM hourly_plays"], "run a pipeline that has views first"),
+        (["views", "drop", "charts"], "run a pipeline that has views first"),
+        (["send", "plays", "plays.json"], "make it: millrace topics create plays"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_asked_too_early_is_a_line_that_says_what_to_do_first(
+    command: list[str], said: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran("init", "charts")
+    monkeypatch.chdir(here / "charts")
+    (line,) = refused(*command).splitlines()
+    assert said in line
+    made = {path.name for path in Path(".millrace").glob("*")}
+    assert made <= {"log.db", "log.db-shm", "log.db-wal"}, "what is refused leaves nothing behind"
+
+
+def test_a_pipeline_that_runs_is_not_run_twice(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran("init", "charts")
+    monkeypatch.chdir(here / "charts")
+    ran("topics", "create", "plays")
+    with Checkpoint(Path(".millrace/charts")).lock():
+        *_, line = refused("run", "charts.py").splitlines()
+    assert line == "another run uses the checkpoint .millrace/charts; stop it, or choose another"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_second_signal_ends_at_once(number: int) -> None:
+    program = (
+        "import os, signal, sys, threading\n"
+        "from millrace.running.ending import told_to_end\n"
+        "with told_to_end() as told:\n"
+        f"    os.kill(os.getpid(), {number})\n"
+        "    print('told', len(told), flush=True)\n"
+        f"    os.kill(os.getpid(), {number})\n"
+        "    threading.Event().wait(60)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "told 1\n"
+    assert done.stderr == "ended at once: what was under way is done again the next time\n"
+    assert done.returncode == 128 + number
 
 
 def test_every_command_has_help_with_an_example_or_a_reason() -> None:

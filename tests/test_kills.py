@@ -8,6 +8,7 @@ can be compared byte for byte.
 import json
 import os
 import random
+import signal
 import sqlite3
 import time
 from collections import Counter
@@ -19,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from kills import Process, held_at, kill
+from kills import PATIENCE, Process, held_at, kill
 from millrace.spark.crash import POINTS
 from millrace.spark.session import make_home
 from millrace.spark.writers import Guarantee
@@ -163,6 +164,38 @@ def test_the_other_guarantees_keep_what_they_promise(guarantee: Guarantee, tmp_p
     else:
         assert found <= expected
         assert found != expected, "a batch that was begun before the kill is not written"
+
+
+def test_a_run_that_is_told_to_end_has_committed_what_it_began(tmp_path: Path, clean: Clean) -> None:
+    pipeline = prepared(tmp_path / "pipeline")
+    draw = random.Random(17)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        process = start(pipeline, Guarantee.AT_LEAST_ONCE, clean.environment)
+        assert process.wait_for_batches(2)
+        time.sleep(draw.uniform(0, 0.8))  # wherever in a micro-batch that is
+        process.tell(number)
+        process.wait()
+        assert process.said()[-1].startswith("stopped: ")
+    start(pipeline, Guarantee.AT_LEAST_ONCE, clean.environment).wait()
+    assert [line.partition(":")[0] for line in process.said()] == [*["stopped"] * 3, "caught up"]
+    answers = written(pipeline)
+    assert answers.table == clean.answers.table, "nothing is missing, and nothing was written again"
+    assert answers.changes == clean.answers.changes
+
+
+def test_a_run_can_be_ended_while_spark_starts(tmp_path: Path, clean: Clean) -> None:
+    pipeline = prepared(tmp_path / "pipeline")
+    process = start(pipeline, Guarantee.EXACTLY_ONCE, clean.environment)
+    deadline = time.monotonic() + PATIENCE
+    while not process.has_java():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.tell(signal.SIGTERM)
+    process.wait()
+    (line,) = process.said()
+    assert line.startswith("stopped: 0 rows in 0 micro-batches")
+    start(pipeline, Guarantee.EXACTLY_ONCE, clean.environment).wait()
+    assert written(pipeline) == clean.answers
 
 
 def test_workers_that_die_are_replaced_and_nothing_is_lost_or_twice(tmp_path: Path, clean: Clean) -> None:

@@ -125,6 +125,15 @@ def test_while_all_are_idle_event_time_passes_with_the_clock() -> None:
     assert engine.event_time == (20 - 5 + 40) * SECOND
 
 
+def test_while_all_are_idle_a_side_that_never_spoke_is_not_waited_for() -> None:
+    engine = Reference(watched(delay="0s", idle="30s"))
+    engine.micro_batch([{"at": at(20)}], now=0, source="events")
+    engine.advance(now=29 * SECOND)
+    assert engine.event_time < 0
+    engine.advance(now=40 * SECOND)
+    assert engine.event_time == (20 + 40) * SECOND
+
+
 def test_a_source_that_never_spoke_does_not_move_event_time() -> None:
     engine = Reference(watched(delay="0s", idle="30s"))
     engine.advance(now=100 * SECOND)

@@ -153,6 +153,28 @@ def test_a_changed_pipeline_is_replayed_swapped_and_rolled_back(home: Home) -> N
     assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
 
 
+def test_a_replay_may_come_first_and_on_nothing(home: Home) -> None:
+    pipeline = Pipeline("charts", {"minutes": by_minute()})
+    kept(home)
+    assert "0 rows computed again" in replay(QUIET, pipeline, home, How())
+    assert rows(home, COUNTED) == []
+    kept(home).append("plays", [play("ann", "Weir", 5), play("ann", "Eddy", 70)])
+    assert "caught up: 2 rows" in run_stream(QUIET, pipeline, home, ONCE)
+    assert rows(home, COUNTED) == [("Weir", 1), ("Eddy", 1)]
+    assert "2 rows computed again" in replay(QUIET, pipeline, home, How())
+    assert rows(home, COUNTED) == [("Weir", 1), ("Eddy", 1)]
+
+
+def test_a_run_on_nothing_says_how_it_is(home: Home) -> None:
+    pipeline = Pipeline("charts", {"minutes": by_minute()})
+    kept(home)
+    assert run_stream(QUIET, pipeline, home, ONCE).startswith("caught up: 0 rows in 1 micro-batch, 0 answers")
+    assert run_batch(QUIET, pipeline, home).startswith("done: 0 rows, 0 answers")
+    (status,) = all_under(home.checkpoint.parent)
+    assert (status.progress["batch"], status.progress["rows"], status.dead) == (0, 0, 0)
+    assert behind("charts", kept(home)) == 0
+
+
 def test_what_is_due_when_a_pipeline_is_run_again_is_said(home: Home) -> None:
     timed = PLAYS.event_time("at", delay="5s").group_by("track").window(fixed("1m"))
     asked = timed.trigger(on.watermark(early=on.every("1s"))).accumulating().aggregate(plays=count())

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -437,6 +438,54 @@ def test_a_function_that_fails_fails_the_run_and_is_called_again(spark: SparkSes
         run(spark, pipeline, tmp_path, SCRIPT)
     run(spark, pipeline, tmp_path, SCRIPT)
     assert calls == [1, 1]
+
+
+def held_by_its_sink(spark: SparkSession, folder: Path) -> tuple[stream.Run, threading.Event, list[int]]:
+    """A run whose first answers are held by a function until it is let go, and the batches that it was called with."""
+    reached, go, calls = threading.Event(), threading.Event(), list[int]()
+
+    def hold(rows: list[Any], batch: int) -> None:
+        calls.append(batch)
+        reached.set()
+        assert go.wait(60)
+
+    happenings = [Happening([row("a", 1, at)]) for at in (1, 12, 25, 37)]
+    pipeline = Pipeline("p", sinks=[COUNTS.to(to_function(hold))])
+    run = stream.start(
+        spark, pipeline, folder / "checkpoint", scripts={"events": Script(happenings)}, guarantee="at-least-once"
+    )
+    assert reached.wait(60)
+    return run, go, calls
+
+
+def test_a_run_that_is_stopped_does_what_it_began_and_nothing_more(spark: SparkSession, tmp_path: Path) -> None:
+    run, go, calls = held_by_its_sink(spark, tmp_path)
+    stopping = threading.Thread(target=run.stop)
+    stopping.start()
+    while not run.is_stopped:
+        assert stopping.is_alive()
+    go.set()
+    stopping.join(60)
+    assert not stopping.is_alive()
+    assert run.wait(1), "which is no failure"
+    assert (tmp_path / "checkpoint" / "spark" / "commits" / "1").exists()
+    assert calls == [1]
+    run, go, again = held_by_its_sink(spark, tmp_path)
+    go.set()
+    run.stop()
+    assert again[0] == 2, "it goes on where it was"
+
+
+def test_a_micro_batch_that_does_not_end_is_cut_off_and_run_again(spark: SparkSession, tmp_path: Path) -> None:
+    run, go, _ = held_by_its_sink(spark, tmp_path)
+    run.stop(patience=0.1)
+    assert not (tmp_path / "checkpoint" / "spark" / "commits" / "1").exists()
+    go.set()
+    run.wait(60)
+    run, go, calls = held_by_its_sink(spark, tmp_path)
+    go.set()
+    run.stop()
+    assert calls[0] == 1
 
 
 def test_count_windows_keep_the_order_of_arrival(spark: SparkSession, tmp_path: Path) -> None:

@@ -160,7 +160,6 @@ def savepoint(
         home = _home(loaded, checkpoint, LOG, store, LOCAL)
         called = name or datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         to = home.checkpoint.parent / "savepoints" / f"{loaded.name}-{called}"
-        to.parent.mkdir(parents=True, exist_ok=True)
         served = _serving(store, loaded)
         save(home.generation(served), to, served)
         typer.echo(to)

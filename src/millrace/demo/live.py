@@ -16,6 +16,7 @@ from rich.text import Text
 from millrace.demo.charts import TOPIC, VIEW, charts
 from millrace.demo.listeners import Listeners
 from millrace.log.topics import Log
+from millrace.running.ending import told_to_end
 from millrace.spark import batch, session, stream
 from millrace.spark.progress import BatchProgress
 from millrace.views.kept import KeptViews
@@ -31,10 +32,10 @@ _PATIENCE = 60
 
 
 def show(console: Console) -> bool:
-    """Run until Ctrl-C, or for DEMO_SECONDS; whether the view was then what a batch computes from the same log."""
+    """Run until told to end, or for DEMO_SECONDS; whether the view was then what a batch computes from the same log."""
     began = time.monotonic()
     seconds = float(os.environ.get("DEMO_SECONDS") or "inf")
-    with TemporaryDirectory(prefix="millrace-demo-") as name:
+    with TemporaryDirectory(prefix="millrace-demo-") as name, told_to_end() as told:
         folder = Path(name)
         log = Log(folder / "log.db")
         log.create(TOPIC)
@@ -49,11 +50,10 @@ def show(console: Console) -> bool:
                 spark, charts, folder / "checkpoint", views=KeptViews(store, charts), log=log.path,
                 on_batch=shown.batch,
             )  # fmt: skip
-            try:
-                with shown:
-                    while time.monotonic() - began < seconds and not run.wait(1):
-                        _check(listeners)
-            except KeyboardInterrupt:
+            with shown:
+                while not told and time.monotonic() - began < seconds and not run.wait(0.2):
+                    _check(listeners)
+            if told:
                 console.print("Stopping.", style="dim")
             listeners.stop()
             _wait_for(store, listeners.counting)

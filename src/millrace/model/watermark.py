@@ -158,9 +158,14 @@ class Estimator:
 
 
 def combine(sources: Sequence[tuple[Estimator, Progress]], now: int) -> int:
-    """The watermark of several sources read as one: the least of those that are not idle."""
+    """The watermark of several sources read as one: the least of those that are not idle.
+
+    While all are idle, one that has never said anything is nowhere, and not waited for.
+    """
     active = [(estimator, seen) for estimator, seen in sources if not estimator.is_idle(seen, now)]
-    return min(estimator.watermark(seen, now) for estimator, seen in active or sources)
+    marks = [estimator.watermark(seen, now) for estimator, seen in active or sources]
+    begun = [mark for mark in marks if mark > BEGINNING_OF_TIME]
+    return min(marks if active else begun or marks)
 
 
 def delay(length: Duration) -> BoundedDelay:

@@ -6,6 +6,7 @@ the next batch. Those after it are the stream's.
 """
 
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,8 @@ from millrace.model.query import Query
 from millrace.model.stream import Source, find_event_time, with_sources
 from millrace.model.watermark import BoundedDelay
 from millrace.model.window import Calendar, Fixed, Sliding, global_
-from millrace.running.run import Home
+from millrace.running.ending import told_to_end
+from millrace.running.run import Home, unless_told
 from millrace.spark.writers import Commit
 from millrace.views.kept import KeptViews, lookups, read_boundary, serving
 from millrace.views.store import Store, open_store
@@ -41,6 +43,11 @@ _NEWEST = "millrace_newest_"
 
 def run_batch_layer(console: Console, pipeline: Pipeline, home: Home) -> str:
     """Bring the archive up to date, and the windows that are over; what was done, in a line."""
+    with told_to_end() as told:
+        return _run(pipeline, home, told)
+
+
+def _run(pipeline: Pipeline, home: Home, told: Sequence[int]) -> str:
     from millrace.spark import batch, session
 
     archived = [source for source in pipeline.sources if ARCHIVE in dict(source.options)]
@@ -53,11 +60,16 @@ def run_batch_layer(console: Console, pipeline: Pipeline, home: Home) -> str:
     }
     newest = {f"{_NEWEST}{name}": _newest(query) for name, query in asked.items()}
     spark = session.start(f"millrace {pipeline.name}", home.master, home.checkpoint / "batch.log")
+    whole = Pipeline(pipeline.name, {**asked, **newest})
     try:
-        whole = Pipeline(pipeline.name, {**asked, **newest})
-        found = batch.collect(spark, whole, log=home.log, lookups=lookups(pipeline, home.store)).answers
+        gathered = unless_told(
+            told, spark, lambda: batch.collect(spark, whole, log=home.log, lookups=lookups(pipeline, home.store))
+        )
     finally:
         session.stop(spark)
+    if gathered is None:
+        return f"stopped: {added:,} records archived; nothing that is read has changed"
+    found = gathered.answers
     seen = {name: found[f"view {_NEWEST}{name}"]["newest"].to_pylist() for name in asked}
     if not all(seen.values()):
         return f"{added:,} records archived; there is nothing to compute yet"

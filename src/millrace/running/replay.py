@@ -4,7 +4,7 @@ The old generation is served, and may be written to, until the new one has caugh
 one that is read. A replay that is stopped goes on from where it was when it is run again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -15,13 +15,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from millrace.log.topics import Log
 from millrace.model.errors import ModelError
 from millrace.model.pipeline import Pipeline
+from millrace.running.ending import told_to_end
 from millrace.running.run import Home, How, follow
 from millrace.running.status import is_locked
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.outputs import check_places, parts_of
 from millrace.spark.progress import BatchProgress
 from millrace.views.kept import KeptViews, serving, shapes_of
-from millrace.views.store import State, Store, open_store
+from millrace.views.store import NoViewsError, State, Store, open_store
 
 _AT_BATCH_SPEED = "30s"
 """How long a micro-batch over what is kept may last: nobody waits for its answers, and large ones are cheaper."""
@@ -32,11 +33,11 @@ def replay(console: Console, pipeline: Pipeline, home: Home, how: How) -> str:
     check_places(pipeline, {}, home.log)
     if not pipeline.views:
         raise ModelError(f"pipeline {pipeline.name} has no views to compute again")
-    with closing(open_store(home.store)) as store:
-        return _replay(console, store, pipeline, home, how)
+    with told_to_end() as told, closing(open_store(home.store)) as store:
+        return _replay(console, store, pipeline, home, how, told)
 
 
-def _replay(console: Console, store: Store, pipeline: Pipeline, home: Home, how: How) -> str:
+def _replay(console: Console, store: Store, pipeline: Pipeline, home: Home, how: How, told: Sequence[int]) -> str:
     generation = _unfinished(store, pipeline, home) or store.begin_generation(pipeline.name, shapes_of(pipeline))
     views = KeptViews(store, pipeline, generation)
     checkpoint = home.generation(generation)
@@ -59,7 +60,7 @@ def _replay(console: Console, store: Store, pipeline: Pipeline, home: Home, how:
         # First all that was kept, in large micro-batches; then what came meanwhile.
         for latency in (_AT_BATCH_SPEED, how.latency):
             once = replace(how, latency=latency, interval=None, until_caught_up=True)
-            if not follow(pipeline, home, checkpoint, views, once, listen, reports=False):
+            if told or not follow(pipeline, home, checkpoint, views, once, listen, told, reports=False):
                 return f"stopped after {rows:,} rows; run it again to go on: nothing that is read has changed"
     old = home.generation(serving(store, pipeline.name))
     store.swap(pipeline.name, generation)
@@ -79,7 +80,11 @@ def roll_back(pipeline: Pipeline, home: Home) -> str:
 
 def _unfinished(store: Store, pipeline: Pipeline, home: Home) -> int | None:
     """The generation of a replay of this very pipeline that was stopped."""
-    for each in store.generations(pipeline.name):
+    try:
+        known = store.generations(pipeline.name)
+    except NoViewsError:  # nothing was ever run
+        return None
+    for each in known:
         if each.state is State.FILLING and Checkpoint(home.generation(each.number)).is_of(parts_of(pipeline)):
             return each.number
     return None

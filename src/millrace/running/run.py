@@ -1,12 +1,12 @@
 """Running a pipeline: as a stream until it is told to stop, or once over all there is."""
 
-import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from rich.console import Console
@@ -14,13 +14,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from millrace.log.topics import Log
 from millrace.model.pipeline import Pipeline
+from millrace.running.ending import told_to_end
 from millrace.running.shown import Shown, many
 from millrace.running.status import note
+from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.outputs import check_places
 from millrace.spark.progress import BatchProgress
 from millrace.spark.writers import parse_guarantee
 from millrace.views.kept import KeptViews, lookups, serving
 from millrace.views.store import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +68,10 @@ def run_stream(console: Console, pipeline: Pipeline, home: Home, how: How, as_js
     log = Log(home.log) if home.log.exists() else None
     topics = [source.name for source in pipeline.sources if source.kind == "log"]
     shown = Shown(console, pipeline.name, as_json, lambda: behind(pipeline.name, log, topics))
-    with closing(open_store(home.store)) as store, shown:
+    with told_to_end() as told, closing(open_store(home.store)) as store, shown:
         generation = serving(store, pipeline.name)
         views = KeptViews(store, pipeline, generation, home.boundary)
-        ended = follow(pipeline, home, home.generation(generation), views, how, shown.batch)
+        ended = follow(pipeline, home, home.generation(generation), views, how, shown.batch, told)
     return f"{'caught up' if ended else 'stopped'}: {shown.summary()}"
 
 
@@ -75,9 +82,10 @@ def follow(
     views: KeptViews,
     how: How,
     on_batch: Callable[[BatchProgress, Mapping[str, pa.Table]], None],
+    told: Sequence[int] = (),
     reports: bool = True,
 ) -> bool:
-    """Run a stream until it ends, which is True, or until somebody ends it."""
+    """Run a stream until it ends, which is True, or until it is told to end. What it has begun is then committed."""
     from millrace.spark import session, stream
 
     dead = 0
@@ -88,22 +96,25 @@ def follow(
         note(checkpoint, pipeline.name, progress, dead)
         on_batch(progress, answers)
 
+    Checkpoint(checkpoint).lock().close()  # one that is in use is better known before Spark is started than after
     spark = session.start(f"millrace {pipeline.name}", home.master, checkpoint / "spark.log")
     try:
+        if told:
+            return False
         run = stream.start(
             spark, pipeline, checkpoint, views=views, guarantee=how.guarantee, interval=how.interval,
             until_caught_up=how.until_caught_up, shards=how.shards, log=home.log, latency=how.latency,
             reports=reports, lookups=lookups(pipeline, home.store), on_batch=listen,
         )  # fmt: skip
-        with _told_to_stop() as told:
-            try:
-                while not told and not run.wait(1):
-                    pass
-            finally:
-                run.stop()
+        try:
+            while not told:
+                if run.wait(0.2):
+                    return True
+        finally:
+            run.stop()
     finally:
         session.stop(spark)
-    return not told
+    return False
 
 
 def behind(pipeline: str, log: Log | None, topics: Iterable[str] | None = None) -> int | None:
@@ -113,6 +124,26 @@ def behind(pipeline: str, log: Log | None, topics: Iterable[str] | None = None) 
     lags = [log.lag(topic) for topic in ([each.name for each in log.topics()] if topics is None else topics)]
     mine = [lag for each in lags for reader, lag in each.items() if reader.partition(", ")[0] == pipeline]
     return max(mine, default=None)
+
+
+def unless_told(told: Sequence[int], spark: "SparkSession", work: Callable[[], T]) -> T | None:
+    """Do some work on Spark; None if it was cut off, because somebody said to end."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if told:
+        return None
+    with ThreadPoolExecutor(1) as other:  # as this thread has to hear of signals
+        doing = other.submit(work)
+        while not wait([doing], 0.2).done:
+            if told:
+                spark.sparkContext.cancelAllJobs()
+    try:
+        return doing.result()
+    except (Py4JError, PySparkException):
+        if told:
+            return None
+        raise
 
 
 def run_batch(console: Console, pipeline: Pipeline, home: Home, shards: int | None = None) -> str:
@@ -125,7 +156,7 @@ def run_batch(console: Console, pipeline: Pipeline, home: Home, shards: int | No
         console=console, disable=not console.is_terminal,
     )  # fmt: skip
     began = time.monotonic()
-    with closing(open_store(home.store)) as store, bar:
+    with told_to_end() as told, closing(open_store(home.store)) as store, bar:
         generation = serving(store, pipeline.name)
         checkpoint = home.generation(generation)
         views = KeptViews(store, pipeline, generation)
@@ -133,32 +164,18 @@ def run_batch(console: Console, pipeline: Pipeline, home: Home, shards: int | No
         spark = session.start(f"millrace {pipeline.name}", home.master, checkpoint / "spark.log")
         bar.update(task, description=f"reading for {pipeline.name}")
         try:
-            found = batch.run(
+            found = unless_told(told, spark, lambda: batch.run(
                 spark, pipeline, views, dead_letters=checkpoint / "dead_letters", log=home.log, shards=shards,
                 lookups=lookups(pipeline, home.store),
                 on_tasks=lambda done, total: bar.update(task, completed=done, total=total or None),
-            )  # fmt: skip
+            ))  # fmt: skip
         finally:
             session.stop(spark)
+        if found is None:
+            return "stopped: nothing that is read has changed"
         bar.update(task, description="done")
     progress = found.progress(0, {})
     spent = time.monotonic() - began
     answers = sum(map(len, found.answers.values()))
     dead = f", {many(progress.dead_letters, 'dead letter')}" if progress.dead_letters else ""
     return f"done: {many(progress.rows, 'row')}, {many(answers, 'answer')}{dead}, {spent:.1f} s"
-
-
-@contextmanager
-def _told_to_stop() -> Iterator[list[int]]:
-    """A list that Ctrl-C, or being told to end, adds to."""
-    told: list[int] = []
-
-    def end(number: int, frame: FrameType | None) -> None:
-        told.append(number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield told
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -27,6 +27,7 @@ def save(checkpoint: Path, to: Path, generation: int = 1) -> None:
     """Copy the checkpoint that fills a generation of the views. Refuses a place that is taken."""
     if not (checkpoint / "millrace.json").exists():
         raise ModelError(f"there is no checkpoint in {checkpoint}; run the pipeline first, or name it: --checkpoint")
+    to.parent.mkdir(parents=True, exist_ok=True)
     _copy(checkpoint, to, f"there is a savepoint {to} already; choose another name", {_GENERATION: generation})
 
 

@@ -54,6 +54,10 @@ class Checkpoint:
         """Where Spark logs what a batch reads."""
         return self.spark / "offsets" / str(batch)
 
+    def commits(self, batch: int) -> Path:
+        """Where Spark notes that a batch is done."""
+        return self.spark / "commits" / str(batch)
+
     @property
     def begun(self) -> Path:
         """The last batch whose answers were begun to be written, for at-most-once."""

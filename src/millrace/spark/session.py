@@ -3,8 +3,10 @@
 import atexit
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -42,8 +44,9 @@ def start(name: str, master: str = "local[*]", log: Path | None = None) -> Spark
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
     )
-    with _printing_to(log):
-        return builder.getOrCreate()
+    # Started by the main thread, PySpark would take Ctrl-C for itself.
+    with _printing_to(log), ThreadPoolExecutor(1) as other:
+        return other.submit(builder.getOrCreate).result()
 
 
 def _heap() -> int:
@@ -95,13 +98,23 @@ def _home() -> str:
 
 
 def make_home(folder: Path) -> None:
-    """Put the installed PySpark into a folder without its zip of Python files.
+    """Put the installed PySpark into a folder, without its zip of Python files and with a Java that outlives signals.
 
-    Workers then import the installed files, which are compiled.
+    Workers then import the installed files, which are compiled. A signal to all that was started, as service managers
+    send, is for the process that started it; Java ends when that does, as it waits for the end of its input.
     """
-    for entry in Path(pyspark.__path__[0]).iterdir():
-        if entry.name != "python":
-            (folder / entry.name).symlink_to(entry)
+    installed = Path(pyspark.__path__[0])
+    (folder / "bin").mkdir()
+    for entry in [*installed.iterdir(), *(installed / "bin").iterdir()]:
+        if entry.name not in ("python", "bin", _SUBMIT):
+            (folder / entry.relative_to(installed)).symlink_to(entry)
+    submit = folder / "bin" / _SUBMIT
+    submit.write_text(f"#!/bin/sh\ntrap '' HUP TERM\nexec {shlex.quote(str(installed / 'bin' / _SUBMIT))} \"$@\"\n")
+    submit.chmod(0o755)
+
+
+_SUBMIT = "spark-submit"
+"""What PySpark starts Java with."""
 
 
 def streaming(spark: SparkSession, shards: int) -> SparkSession:
@@ -123,6 +136,8 @@ _STREAMING = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    # A sink that never returns would else be waited for, for ever, by whoever stops the stream.
+    "spark.sql.streaming.stopTimeout": "5s",
 }
 
 

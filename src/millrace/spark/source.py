@@ -117,16 +117,20 @@ class Reader:
         self._target = self.end()["at"]
 
     def latest(self, start: dict[str, Any]) -> dict[str, Any]:
-        """The offset after the next micro-batch; the same if there is none to run."""
+        """The offset after the next micro-batch; the same if there is none to run.
+
+        Spark always runs a first one, also if nothing has come yet. It tells the clock, so every offset after the start
+        holds a time.
+        """
         begun = {key: self._position(key, start) for key in self._sources}
         until = self._target or {}
         at = {key: source.latest(begun[key], until.get(key)) for key, source in self._sources.items()}
         before = start["now"] or 0
         now = max(before, _clock())
-        if at == begun:
+        if at == begun and start["now"] is not None:
             is_due = self._tick is not None and now >= before + self._tick
-            # To catch up, the clock is told once, for what is due since the last run, if there was one.
-            if not is_due or (self._target is not None and (self._told or not before)):
+            # To catch up, the clock is told once, for what is due since the last run.
+            if not is_due or (self._target is not None and self._told):
                 return start
         self._told = True
         return {"now": now, "at": {**start["at"], **at}, "tables": self._tables.now()}
@@ -139,7 +143,11 @@ class Reader:
             first, last = self._position(key, start), self._position(key, end)
             if first != last:
                 splits += [(number, split) for split in self._sources[key].splits(first, last)]
-        times = {number: self._times(self._plan.parts[number], start, end) for number in self._reads.parts}
+        times: dict[int, Times] = {}
+        if (
+            end["now"] is not None
+        ):  # checkpoints begun on nothing once held a first batch without a time: it does nothing
+            times = {number: self._times(self._plan.parts[number], start, end) for number in self._reads.parts}
         shares = _shares(splits, self._reads.cores) or [[]]
         tables = tuple(sorted(self._tables.paths(end.get("tables", {})).items()))
         tasks = [Task(number, share, self._read_by(share, times), tables) for number, share in enumerate(shares)]
@@ -293,6 +301,8 @@ def _waits(trigger: Trigger) -> list[int]:
 
 def _read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(task, Task)
+    if not task.times:
+        return
     if reads.source is None:
         messages = edge_of(reads.packed, task.tables).messages(task.splits, task.times, task.number)
         reach("bundle read")

@@ -4,14 +4,16 @@ One Spark query runs the whole pipeline. Its source is `source`, whose tasks sen
 `shards`, in `transformWithState`; what they say goes to the writers, once the whole micro-batch has said it.
 """
 
+import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -38,6 +40,14 @@ OnBatch = Callable[[BatchProgress, Mapping[str, pa.Table]], None]
 """What is called after each micro-batch, with how it went and what it answered."""
 
 
+PATIENCE = 30.0
+"""How many seconds the micro-batch under way is given to be done when a run is stopped."""
+
+
+class StoppedError(Exception):
+    """What a micro-batch is refused with that comes up after the run was told to stop."""
+
+
 class Run:
     """A pipeline that runs."""
 
@@ -57,29 +67,55 @@ class Run:
         self._views, self._writers, self._letters = views, writers, letters
         self._on_batch = on_batch
         self._failure: BaseException | None = None
+        self._beginning = threading.Lock()
+        self._begun: int | None = None
+        """The last micro-batch that was begun."""
+        self.is_stopped = False
+        """Whether it was told to stop."""
         self.query: StreamingQuery
         self.lock: IO[bytes]
 
-    def wait(self, timeout: int | None = None) -> bool:
+    def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end, at most so many seconds; whether it has come. Raises what went wrong, if something did."""
         try:
-            ended = self.query.awaitTermination() if timeout is None else self.query.awaitTermination(timeout)
+            # It takes parts of a second, though it does not say so.
+            ended = self.query.awaitTermination(timeout)  # type: ignore[arg-type]
         except PySparkException as error:
             failure = self._failure or error
+            if isinstance(failure, StoppedError):
+                return True
             raise plain_error(failure) if isinstance(failure, PySparkException) else failure from None
         finally:
             if not self.query.isActive:
                 self.lock.close()
         return ended is not False
 
-    def stop(self) -> None:
-        """End it. A micro-batch that is cut off by this is run again the next time."""
-        self.query.stop()
-        self.lock.close()
+    def stop(self, patience: float = PATIENCE) -> None:
+        """End it: no further micro-batch is begun, and the one under way is done and committed first.
+
+        One that is not done within so many seconds is cut off, and run again the next time.
+        """
+        with self._beginning:
+            self.is_stopped = True
+        deadline = time.monotonic() + patience
+        while not self._is_committed() and self.query.isActive and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with suppress(PySparkException, Py4JError):  # it does not end in time: a sink that does not return holds it up
+            self.query.stop()
+        if not self.query.isActive:
+            self.lock.close()
+
+    def _is_committed(self) -> bool:
+        """Whether all that was begun is done, as far as Spark knows."""
+        return self._begun is None or self._checkpoint.commits(self._begun).exists()
 
     def take_batch(self, frame: DataFrame, batch: int) -> None:
         """What Spark calls with what the shards of a micro-batch say."""
         try:
+            with self._beginning:
+                if self.is_stopped:
+                    raise StoppedError
+                self._begun = batch
             self._take(frame, batch)
         except BaseException as error:
             self._failure = error

@@ -149,6 +149,7 @@ class SqlStore(ABC):
 
     def drop(self, pipeline: str) -> None:
         """Let go of all views of a pipeline."""
+        self.generations(pipeline)  # refuses a store that is not there, which writing would make
 
         def work(connection: Connection, again: bool) -> None:
             catalog = Catalog(connection)
