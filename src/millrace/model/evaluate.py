@@ -39,7 +39,7 @@ def evaluate(expression: Expression, row: Row) -> Any:
 
 def no_value(sql: str) -> str:
     """Why a row is a dead letter that has no value for an expression; the same on every engine."""
-    return f"{sql} has no value: a division by zero, an overflow, or a cast that fails"
+    return f"{sql}: division by zero, overflow or a cast that fails; it has no value"
 
 
 def check_known(expression: Expression) -> None:

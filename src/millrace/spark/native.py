@@ -5,11 +5,12 @@ sends them to the shards of their keys. This is the edge of every query that can
 
 Beside the user's columns, rows carry a few of our own. A row with a `__control` is not an element: it brings the clock,
 or a record that did not decode, past every filter. After the event time is known, a filter marks rows instead
-of dropping them, because they still tell the time.
+of dropping them, because they still tell the time. A row for which an expression has no value carries the number of
+that expression in `__bad` past every filter, and becomes a dead letter.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from millrace.edge.tables import columns_of
 from millrace.log.bundle import Times, together
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.errors import refuse
+from millrace.model.evaluate import no_value
+from millrace.model.expression import Expression
 from millrace.model.query import Query
 from millrace.model.stream import (
     Dedup,
@@ -40,6 +43,7 @@ from millrace.model.stream import (
     parents,
     sources,
 )
+from millrace.model.typed import is_fallible
 from millrace.model.watermark import Percentile, Punctuated, Seen
 from millrace.model.window import Custom
 from millrace.panes.advance import Panes
@@ -57,83 +61,140 @@ from millrace.spark.messages import (
     to_batch,
 )
 from millrace.spark.plan import Packed, Part, Plan
+from millrace.spark.tried import tried
 
 ORIGIN, OFFSET, CONTROL = "__origin", "__offset", "__control"
 CARRIED = f"`{ORIGIN}` STRING, `{OFFSET}` BIGINT, `{CONTROL}` STRING"
 """What rows of a source carry beside their columns."""
 _LEFT_OUT, _NODE, _TIME, _CLOSED, _MATCHED = "__left_out", "__node", "__time", "__closed", "__matched"
-_VERSIONS, _ROW = "__versions", "__row"
+_VERSIONS, _ROW, _BAD = "__versions", "__row", "__bad"
 
 
 def messages_of(spark: SparkSession, packed: Packed, number: int, frames: Mapping[str, DataFrame]) -> DataFrame:
     """What the shards are to know of an output, from the frames of its sources by name."""
-    part = packed.plan.parts[number]
-    rows = _frame(spark, packed.plan, part.stream, part, frames)
-    carried = [_column(name) for name in (ORIGIN, OFFSET, CONTROL)]
-    marks = [_LEFT_OUT, _NODE, _TIME, _CLOSED]
-    kinds = dict(zip(marks, ("boolean", "int", "bigint", "bigint"), strict=True))
-    for name in marks:
-        if name not in rows.columns:  # the stream has no event time, or nothing after it leaves rows out
-            rows = rows.withColumn(name, f.lit(None).cast(kinds[name]))
-    columns = [*carried, *map(_column, marks), *_computed(part, rows)]
-    return rows.select(*columns).mapInArrow(_sending(packed, number), TO_SHARD)
+    built = _Plan(spark, packed.plan, packed.plan.parts[number], frames)
+    return built.rows().mapInArrow(_sending(packed, number, tuple(built.reasons)), TO_SHARD)
 
 
-def _computed(part: Part, rows: DataFrame) -> list[Column]:
-    """What `lift` takes; for a plain stream, its columns."""
-    if not isinstance(part.of, Query):
-        return [_column(name) for name in part.of.schema.names]
-    query = part.of
-    event_time = find_event_time(query.stream)
-    at = f.lit(0).cast("bigint") if event_time is None else _column(_TIME)
-    columns = [at.alias("at")]
-    columns += [_column(name).alias(key) for name, key in zip(query.keys, query.key_columns, strict=True)]
-    for n, computed in enumerate(query.computed):
-        columns += [_guarded(rows, sql.sql).alias(f"a{n}_{place}") for place, sql in enumerate(computed.arguments)]
-    if isinstance(query.windowing, Custom):
-        columns += [_column(name).alias(f"row_{name}") for name in query.stream.schema.names]
-    return columns
+class _Plan:
+    """An output as a Spark plan, while it is built."""
+
+    def __init__(self, spark: SparkSession, plan: Plan, part: Part, frames: Mapping[str, DataFrame]) -> None:
+        self._spark, self._plan, self._part, self._frames = spark, plan, part, frames
+        self.reasons: list[str] = []
+        """Why a row is a dead letter, by the number in `__bad`."""
+
+    def rows(self) -> DataFrame:
+        """What a task sends on: our own columns, and what `lift` takes; for a plain stream, its columns."""
+        rows = self._frame(self._part.stream)
+        columns: list[Column] = []
+        of = self._part.of
+        if isinstance(of, Query):
+            arguments = {
+                f"a{n}_{place}": argument
+                for n, computed in enumerate(of.computed)
+                for place, argument in enumerate(computed.arguments)
+            }
+            rows, values = self._computed(rows, arguments)
+            at = f.lit(0).cast("bigint") if find_event_time(of.stream) is None else _column(_TIME)
+            columns.append(at.alias("at"))
+            columns += [_column(name).alias(key) for name, key in zip(of.keys, of.key_columns, strict=True)]
+            columns += [value.alias(name) for name, value in values.items()]
+            if isinstance(of.windowing, Custom):
+                columns += [_column(name).alias(f"row_{name}") for name in of.stream.schema.names]
+        else:
+            columns = [_column(name) for name in of.schema.names]
+        for name, kind in _MARKS.items():
+            if name not in rows.columns:  # the stream has no event time, or nothing leaves rows out
+                rows = rows.withColumn(name, f.lit(None).cast(kind))
+        return rows.select(*map(_column, (ORIGIN, OFFSET, CONTROL, *_MARKS)), *columns)
+
+    def _frame(self, stream: Stream) -> DataFrame:
+        """A stream over the frames of its sources."""
+        if isinstance(stream, Source):
+            return self._frames[stream.name]
+        first, *more = [self._frame(parent) for parent in parents(stream)]
+        match stream:
+            case Union():
+                for other in more:
+                    first = first.unionByName(other, allowMissingColumns=True)
+                return first
+            case Where(condition=condition):
+                rows, values = self._computed(first, {"holds": condition})
+                return _keeping(rows, values["holds"], stream.parent).drop("__t_holds")
+            case Select(columns=columns):
+                rows, values = self._computed(first, dict(columns))
+                return rows.select(*(value.alias(name) for name, value in values.items()), *_hidden(rows))
+            case WithColumns(columns=columns):
+                rows, values = self._computed(first, dict(columns))
+                return rows.withColumns(values).drop(*(f"__t_{name}" for name in values))
+            case Join():
+                return self._join(stream, first)
+            case EventTime(column=column, estimator=estimator):
+                node = [id(each) for each in event_times(self._part.stream)].index(id(stream))
+                policy = estimator.policy
+                closed = f.unix_micros(_column(policy.column)) if isinstance(policy, Punctuated) else f.lit(None)
+                times = {_NODE: f.lit(node), _TIME: f.unix_micros(_column(column)), _CLOSED: closed.cast("bigint")}
+                return first.withColumns({name: f.when(_is_good(first), value) for name, value in times.items()})
+            case Dedup():
+                raise refuse(f"dedup() needs an edge that is fused, and this one is {_why(self._part)}", stream.place)
+        raise TypeError(f"{type(stream).__name__} is not a kind of stream")
+
+    def _computed(self, rows: DataFrame, expressions: Mapping[str, Expression]) -> tuple[DataFrame, dict[str, Column]]:
+        """Rows in which those are marked that have no value for an expression, and the columns with the values.
+
+        Nothing is computed for rows that are no elements: it might fail on them.
+        """
+        risky = {name: each for name, each in expressions.items() if each.node is None or is_fallible(each.node)}
+        element = _is_element(rows)
+        values = {name: f.when(element, f.expr(each.sql)) for name, each in expressions.items() if name not in risky}
+        if risky:
+            attempts = {f"__t_{name}": f.when(element, tried(self._spark, each.sql)) for name, each in risky.items()}
+            rows = rows.withColumns(attempts)
+            failed = [
+                f.when(element & _column(f"__t_{name}").isNull(), f.lit(self._number(each)))
+                for name, each in risky.items()
+            ]
+            before = [_column(_BAD)] if _BAD in rows.columns else []
+            rows = rows.withColumn(_BAD, f.coalesce(*before, *failed))
+        return rows, {name: _column(f"__t_{name}")["v"] if name in risky else values[name] for name in expressions}
+
+    def _number(self, expression: Expression) -> int:
+        self.reasons.append(no_value(expression.sql))
+        return len(self.reasons) - 1
+
+    def _join(self, join: Join, rows: DataFrame) -> DataFrame:
+        # Natively, a table is what it was when the stream was started.
+        lookup = self._plan.lookups.get(join.table.name)
+        held = columns_of(join.table, join.place) if lookup is None else lookup.read()
+        if join.as_of is None:
+            small = self._spark.createDataFrame(held).withColumn(_MATCHED, f.lit(True))
+            joined = rows.join(f.broadcast(small), list(join.on), "left")
+        else:
+            numbered = held.append_column(_ROW, pa.array(np.arange(len(held))))
+            joined = _as_of(join, rows, self._spark.createDataFrame(numbered), join.as_of)
+        if join.how == "inner":
+            joined = _keeping(joined, _column(_MATCHED).isNotNull(), join.parent)
+        return joined.select(*map(_column, join.schema.names), *_hidden(rows), *_new_marks(joined, rows))
 
 
-def _frame(spark: SparkSession, plan: Plan, stream: Stream, part: Part, frames: Mapping[str, DataFrame]) -> DataFrame:
-    """A stream as a Spark plan over the frames of its sources, by name."""
-    if isinstance(stream, Source):
-        return frames[stream.name]
-    first, *more = [_frame(spark, plan, parent, part, frames) for parent in parents(stream)]
-    hidden = [_column(name) for name in first.columns if name.startswith("__")]
-    match stream:
-        case Union():
-            for other in more:
-                first = first.unionByName(other, allowMissingColumns=True)
-            return first
-        case Where(condition=condition):
-            return _keeping(first, _guarded(first, condition.sql), stream.parent)
-        case Select(columns=columns):
-            return first.select(*(_guarded(first, sql.sql).alias(name) for name, sql in columns), *hidden)
-        case WithColumns(columns=columns):
-            return first.withColumns({name: _guarded(first, expression.sql) for name, expression in columns})
-        case Join(table=table, on=on, how=how, as_of=as_of):
-            # Natively, a table is what it was when the stream was started.
-            lookup = plan.lookups.get(table.name)
-            held = columns_of(table, stream.place) if lookup is None else lookup.read()
-            if as_of is None:
-                small = spark.createDataFrame(held).withColumn(_MATCHED, f.lit(True))
-                joined = first.join(f.broadcast(small), list(on), "left")
-            else:
-                numbered = held.append_column(_ROW, pa.array(np.arange(len(held))))
-                joined = _as_of(stream, first, spark.createDataFrame(numbered), as_of)
-            if how == "inner":
-                joined = _keeping(joined, _column(_MATCHED).isNotNull(), stream.parent)
-            return joined.select(*map(_column, stream.schema.names), *hidden, *_new_marks(joined, first))
-        case EventTime(column=column, estimator=estimator):
-            node = [id(each) for each in event_times(part.stream)].index(id(stream))
-            policy = estimator.policy
-            closed = f.unix_micros(_column(policy.column)) if isinstance(policy, Punctuated) else f.lit(None)
-            times = {_NODE: f.lit(node), _TIME: f.unix_micros(_column(column)), _CLOSED: closed.cast("bigint")}
-            return first.withColumns(times)
-        case Dedup():
-            raise refuse(f"dedup() needs an edge that is fused, and this one is {_why(part)}", stream.place)
-    raise TypeError(f"{type(stream).__name__} is not a kind of stream")
+_MARKS = {_LEFT_OUT: "boolean", _NODE: "int", _TIME: "bigint", _CLOSED: "bigint", _BAD: "int"}
+"""What rows may carry beside where they are from, with the types."""
+
+
+def _hidden(rows: DataFrame) -> list[Column]:
+    """Our own columns, but for attempts at expressions, which are for one step."""
+    return [_column(name) for name in rows.columns if name.startswith("__") and not name.startswith("__t_")]
+
+
+def _is_good(rows: DataFrame) -> Column:
+    """Whether a row has a value for every expression so far."""
+    return _column(_BAD).isNull() if _BAD in rows.columns else f.lit(True)
+
+
+def _is_element(rows: DataFrame) -> Column:
+    element = _column(CONTROL).isNull() & _is_good(rows)
+    return element & ~f.coalesce(_column(_LEFT_OUT), f.lit(False)) if _LEFT_OUT in rows.columns else element
 
 
 def _why(part: Part) -> str:
@@ -162,27 +223,21 @@ def _keeping(rows: DataFrame, condition: Column, above: Stream) -> DataFrame:
     """The rows for which a condition holds; where they have told the time already, the others are only marked."""
     holds = f.coalesce(condition, f.lit(False))
     if find_event_time(above) is None:
-        return rows.where(holds | _column(CONTROL).isNotNull())
+        return rows.where(holds | _column(CONTROL).isNotNull() | ~_is_good(rows))
     before = _column(_LEFT_OUT) if _LEFT_OUT in rows.columns else f.lit(False)
-    return rows.withColumn(_LEFT_OUT, f.coalesce(before, f.lit(False)) | ~holds)
-
-
-def _guarded(rows: DataFrame, sql: str) -> Column:
-    """An expression of the user's, not computed for rows that are no elements: it might fail on them."""
-    element = _column(CONTROL).isNull()
-    if _LEFT_OUT in rows.columns:
-        element &= ~f.coalesce(_column(_LEFT_OUT), f.lit(False))
-    return f.when(element, f.expr(sql))
+    return rows.withColumn(_LEFT_OUT, f.coalesce(before, f.lit(False)) | (~holds & _is_good(rows)))
 
 
 def _new_marks(joined: DataFrame, before: DataFrame) -> list[Column]:
     return [_column(_LEFT_OUT)] if _LEFT_OUT in joined.columns and _LEFT_OUT not in before.columns else []
 
 
-def _sending(packed: Packed, number: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _sending(
+    packed: Packed, number: int, reasons: tuple[str, ...]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         plan = packed.plan
-        sender = Sender(plan.parts[number])
+        sender = Sender(plan.parts[number], reasons)
         for batch in batches:
             sender.add(pa.Table.from_batches([batch]))
         context = TaskContext.get()
@@ -195,15 +250,18 @@ def _sending(packed: Packed, number: int) -> Callable[[Iterator[pa.RecordBatch]]
 class Sender:
     """What one task has for one output."""
 
-    def __init__(self, part: Part) -> None:
-        """Start with nothing."""
-        self._part = part
+    def __init__(self, part: Part, reasons: Sequence[str]) -> None:
+        """Start with nothing. `reasons` are those of rows that have no value, by number."""
+        self._part, self._reasons = part, reasons
+        read = sources(part.stream)
+        self._source = read[0].name if len(read) == 1 else ""
         self._panes = Panes(part.of) if isinstance(part.of, Query) else None
         self._policies = [node.estimator.policy for node in event_times(part.stream)]
         self._columns = [node.column for node in event_times(part.stream)]
         self._made: list[pa.Table] = []
         self._seen: dict[int, Seen] = {}
         self._letters: list[dict[str, Any]] = []
+        self._aside: set[tuple[str, int]] = set()
         self._times: list[Times] = []
         self._rows, self._spent = 0, 0.0
 
@@ -215,7 +273,10 @@ class Sender:
         rows = rows.filter(pc.invert(control))
         for node in range(len(self._policies)):
             self._see(node, rows.filter(pc.equal(rows[_NODE], node)))
-        elements = rows.filter(pc.invert(pc.fill_null(rows[_LEFT_OUT], False)))
+        bad = rows[_BAD].is_valid()
+        for row in rows.filter(bad).select([ORIGIN, OFFSET, _BAD]).to_pylist():
+            self._set_aside(row, self._reasons[row[_BAD]])
+        elements = rows.filter(pc.invert(pc.or_(bad, pc.fill_null(rows[_LEFT_OUT], False))))
         if self._policies:
             elements = elements.filter(elements[_TIME].is_valid())
         elements = elements.select([name for name in elements.column_names if not name.startswith("__")])
@@ -257,8 +318,15 @@ class Sender:
         self._seen[node] = self._seen.get(node, Seen()) + seen
         timeless = rows.filter(pc.and_(times.is_null(), rows[_CLOSED].is_null()))
         for row in timeless.select([ORIGIN, OFFSET]).to_pylist():
-            letter = {"source": "", "origin": row[ORIGIN], "offset": row[OFFSET], "value": None}
-            self._letters.append({**letter, "reason": f"event time {self._columns[node]} is NULL"})
+            self._set_aside(row, f"event time {self._columns[node]} is NULL")
+
+    def _set_aside(self, row: Mapping[str, Any], reason: str) -> None:
+        """Set a record aside, once, however many rows it has become."""
+        place = (row[ORIGIN], row[OFFSET])
+        if place not in self._aside:
+            self._aside.add(place)
+            letter = {"source": self._source, "origin": row[ORIGIN], "offset": row[OFFSET], "value": None}
+            self._letters.append({**letter, "reason": reason})
 
 
 def _column(name: str) -> Column:
