@@ -21,9 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.log.bundle import Bundle, as_texts
+from millrace.model.accepted import accepted, as_type
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import ModelError, refuse
-from millrace.model.schema import Schema
+from millrace.model.schema import Column, Schema
 from millrace.model.stream import Source
 
 SPLIT = 64 << 20
@@ -137,26 +138,28 @@ class FileSplit:
     def _parquet(self, wanted: Container[str] | None) -> Bundle:
         file = pq.ParquetFile(self.path)
         held = {field.name: field.type for field in file.schema_arrow}
+        # Whether a file fits does not depend on what is read of it.
+        for column in self.schema:
+            if column.name in held and accepted(held[column.name], column.type) is None:
+                self._as_type(pa.chunked_array([], held[column.name]), column)
         asked = [column for column in self.schema if wanted is None or column.name in wanted]
         groups = list(range(self.start, self.end))
         names = [column.name for column in asked if column.name in held]
         read = file.read_row_groups(groups, columns=names, use_threads=False)
-        columns = {}
-        for column in asked:
-            kind = arrow_type(column.type)
-            if column.name not in held:
-                columns[column.name] = pa.nulls(len(read), kind or pa.null())
-                continue
-            try:
-                columns[column.name] = read[column.name] if kind is None else read[column.name].cast(kind)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                found = held[column.name]
-                raise ModelError(
-                    f"{self.path}: column {column.name} is {found}, which does not fit {column.type}; "
-                    "mend the schema of the source, or move the file away"
-                ) from None
+        columns = {
+            column.name: self._as_type(read[column.name], column)
+            if column.name in held
+            else pa.nulls(len(read), arrow_type(column.type) or pa.null())
+            for column in asked
+        }
         before = sum(file.metadata.row_group(group).num_rows for group in range(self.start))
         return Bundle(self.path, np.arange(before, before + len(read)), rows=pa.table(columns))
+
+    def _as_type(self, found: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+        try:
+            return as_type(found, column.type, f"{self.path}: column {column.name}")
+        except ModelError as error:
+            raise ModelError(f"{error.message}; mend the schema of the source, or move the file away") from None
 
 
 def lines(origin: str, data: bytes | memoryview, begin: int = 0) -> Bundle:
