@@ -26,7 +26,7 @@ def written(objects: pa.Array, columns: Sequence[Column]) -> list[pa.Array]:
     step = max(1, len(objects) * _NEAR // max(1, objects.nbytes))
     parts: list[list[pa.Array]] = [[] for _ in columns]
     for start in range(0, len(objects), step):
-        found = scan(objects.slice(start, step))
+        found = scan(objects.slice(start, step).cast(pa.string()))
         for column, part in zip(columns, parts, strict=True):
             texts = _texts(found, column.name)
             part.append(texts if digits(column.type) is None else _plain(texts))
