@@ -8,6 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from millrace import ModelError
 from millrace.edge.tables import columns_of
@@ -17,6 +20,7 @@ from millrace.model.arrow import arrow_type
 from millrace.model.inputs import table
 from millrace.model.schema import parse_schema
 
+NAIVE = [datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None), datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)]
 HELD: dict[str, tuple[pa.DataType, list[Any]]] = {
     "int8": (pa.int8(), [-128, 127]),
     "int16": (pa.int16(), [-(2**15), 2**15 - 1]),
@@ -26,7 +30,7 @@ HELD: dict[str, tuple[pa.DataType, list[Any]]] = {
     "uint16": (pa.uint16(), [0, 2**16 - 1]),
     "uint32": (pa.uint32(), [0, 2**32 - 1]),
     "uint64": (pa.uint64(), [0, 2**64 - 1]),
-    "float32": (pa.float32(), [0.5, -2.0**100]),
+    "float32": (pa.float32(), [0.5, -(2.0**100)]),
     "float64": (pa.float64(), [0.1, -1e300]),
     "bool": (pa.bool_(), [True, False]),
     "string": (pa.string(), ["a", ""]),
@@ -37,9 +41,9 @@ HELD: dict[str, tuple[pa.DataType, list[Any]]] = {
     "fixed": (pa.binary(2), [b"ab", b"\xff\x00"]),
     "date32": (pa.date32(), [date(1, 1, 1), date(9999, 12, 31)]),
     "time64": (pa.time64("us"), [0, 1]),
-    "timestamp[ms]": (pa.timestamp("ms"), [datetime(2026, 1, 1), datetime(1970, 1, 1)]),
-    "timestamp[us]": (pa.timestamp("us"), [datetime(2026, 1, 1), datetime(1970, 1, 1)]),
-    "timestamp[ns]": (pa.timestamp("ns"), [datetime(2026, 1, 1), datetime(1970, 1, 1)]),
+    "timestamp[ms]": (pa.timestamp("ms"), NAIVE),
+    "timestamp[us]": (pa.timestamp("us"), NAIVE),
+    "timestamp[ns]": (pa.timestamp("ns"), NAIVE),
     "timestamp[us, UTC]": (pa.timestamp("us", "UTC"), [datetime(2026, 1, 1, tzinfo=UTC)] * 2),
     "timestamp[ms, Berlin]": (pa.timestamp("ms", "Europe/Berlin"), [datetime(2026, 1, 1, tzinfo=UTC)] * 2),
     "timestamp[ns, UTC]": (pa.timestamp("ns", "UTC"), [datetime(2026, 1, 1, tzinfo=UTC)] * 2),
@@ -95,7 +99,9 @@ def test_what_is_read_loses_nothing_and_all_else_stops_the_run(type: str, tmp_pa
         found = read(path, type)
         assert found.type == arrow_type(type)
         expected = pa.array(values, kind).to_pylist()
-        shown = [each.replace(tzinfo=UTC) if isinstance(each, datetime) and not each.tzinfo else each for each in expected]
+        shown = [
+            each.replace(tzinfo=UTC) if isinstance(each, datetime) and not each.tzinfo else each for each in expected
+        ]
         assert found.to_pylist() == shown, (name, type)
 
 
@@ -111,6 +117,30 @@ def test_tables_in_parquet_files_are_read_alike(type: str, tmp_path: Path) -> No
                 columns_of(joined)
         else:
             assert columns_of(joined)["a"].to_pylist() == read(path, type).to_pylist()
+
+
+@pytest.mark.spark
+def test_where_spark_differs_is_a_fixed_list(tmp_path: Path, spark: SparkSession) -> None:
+    names = ["int32", "int64", "uint32", "float32", "float64", "bool", "string", "date32", "decimal(5, 2)"]
+    names += ["timestamp[ms]", "timestamp[us, UTC]", "timestamp[ns, UTC]"]
+    more: set[tuple[str, str]] = set()
+    less: set[tuple[str, str]] = set()
+    for name in names:
+        kind, values = HELD[name]
+        path = tmp_path / f"{names.index(name)}.parquet"
+        pq.write_table(pa.table({"a": pa.array(values, kind)}), path)
+        for type in ("INT", "BIGINT", "DOUBLE", "DECIMAL(20, 2)", "STRING", "DATE", "TIMESTAMP"):
+            try:
+                spark.read.schema(f"a {type}").parquet(str(path)).selectExpr("CAST(a AS STRING)").collect()
+                takes = True
+            except (PySparkException, Py4JJavaError):
+                takes = False
+            if takes != (accepted(kind, type) is not None):
+                (more if takes else less).add((name, type))
+    times = {(name, "BIGINT") for name in ("timestamp[ms]", "timestamp[us, UTC]", "timestamp[ns, UTC]")}
+    days = {("date32", type) for type in ("INT", "BIGINT", "DOUBLE")}
+    assert more == times | days | {("int32", "DATE")}  # by what they are made of
+    assert less == {("timestamp[ns, UTC]", "TIMESTAMP")}  # which pandas writes
 
 
 def test_a_column_that_nobody_reads_stops_the_run_too(tmp_path: Path) -> None:

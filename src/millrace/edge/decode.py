@@ -63,7 +63,9 @@ class JsonDecoder:
         def marked(extracted: str, texts: dict[str, str], marks: list[str]) -> str:
             values = [f"{value_of(column, texts[column.name])} AS v{places[column.name]}" for column in read]
             given = [(column, f"v{places[column.name]}", texts[column.name]) for column in read]
-            doubts = [is_doubtful(column, value, value if column.type == "STRING" else text) for column, value, text in given]
+            doubts = [
+                is_doubtful(column, value, value if column.type == "STRING" else text) for column, value, text in given
+            ]
             doubtful = " OR ".join(["j IS NULL", *doubts])
             misfits = [
                 f"WHEN {is_none(column, value, text)} THEN {numbers[column.name]}"

@@ -15,6 +15,7 @@ How: TypeAlias = Literal["same", "wider", "checked"]
 _SIGNED = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _WIDTHS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 _UNSIGNED = {pa.uint8(): 8, pa.uint16(): 16, pa.uint32(): 32}
+_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
 _EXACT = {"FLOAT": 24, "DOUBLE": 53}
 """How long the whole numbers are, in bits, that a type holds, all of them."""
 
@@ -38,26 +39,22 @@ def accepted(held: pa.DataType, type: str) -> How | None:
 
 
 def _is_wider(held: pa.DataType, asked: pa.DataType, type: str) -> bool:
+    types = pa.types
     if type in _SIGNED:
-        width = _WIDTHS[asked]
-        return _WIDTHS.get(held, 99) < width or _UNSIGNED.get(held, 99) < width
+        return min(_WIDTHS.get(held, 99), _UNSIGNED.get(held, 99)) < _WIDTHS[asked]
     if type in _EXACT:
-        bits = _WIDTHS.get(held, 99) - 1 if held in _WIDTHS else _UNSIGNED.get(held, 99)
-        return bits <= _EXACT[type] or held == pa.float16() or (held == pa.float32() and type == "DOUBLE")
+        bits = _WIDTHS[held] - 1 if held in _WIDTHS else _UNSIGNED.get(held, 99)
+        return bits <= _EXACT[type] or held == pa.float16() or bool(held == pa.float32() and type == "DOUBLE")
     if type == "STRING":
-        return pa.types.is_large_string(held) or pa.types.is_string_view(held)
+        return any(check(held) for check in (types.is_large_string, types.is_string_view))
     if type == "BINARY":
-        return pa.types.is_large_binary(held) or pa.types.is_binary_view(held) or pa.types.is_fixed_size_binary(held)
+        return any(check(held) for check in (types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary))
     if type == "TIMESTAMP":  # without a zone they are in UTC, as in JSON
-        return pa.types.is_timestamp(held) and held.unit in ("s", "ms", "us")
-    if type == "DATE":
-        return False
-    if pa.types.is_decimal(asked):
-        if pa.types.is_decimal(held):
-            whole = held.precision - held.scale <= asked.precision - asked.scale
-            return bool(whole and 0 <= held.scale <= asked.scale)
-        digits = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}.get(held, 99)
-        return digits <= asked.precision - asked.scale
+        return bool(types.is_timestamp(held) and held.unit in ("s", "ms", "us"))
+    if types.is_decimal(asked):
+        if types.is_decimal(held):
+            return bool(0 <= held.scale <= asked.scale and held.precision - held.scale <= asked.precision - asked.scale)
+        return _DIGITS.get(held, 99) <= int(asked.precision - asked.scale)
     return False
 
 
