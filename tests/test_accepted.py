@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -68,7 +68,7 @@ TAKEN = {
     "STRING": _STRINGS,
     "BINARY": _BINARY,
     "DATE": "date32",
-    "TIMESTAMP": "timestamp[ms]|timestamp[us]|timestamp[ns]|timestamp[us, UTC]|timestamp[ms, Berlin]|timestamp[ns, UTC]",
+    "TIMESTAMP": "|".join(name for name in HELD if name.startswith("timestamp")),
     "DECIMAL(5, 2)": "int8|decimal(5, 2)",
     "DECIMAL(20, 2)": "int8|int16|int32|decimal(5, 2)|decimal(20, 2)",
     "DECIMAL(38, 10)": "int8|int16|int32|int64|decimal(5, 2)|decimal(20, 2)|decimal(5, 3)",

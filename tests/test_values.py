@@ -68,7 +68,8 @@ FORMS: list[tuple[str, str, Any, Any]] = [
     ("-0", B, 0, None),
     ("9223372036854775807", B, 2**63 - 1, None),
     ("9223372036854775808", B, ASIDE, None),
-    *((form, B, ASIDE, None) for form in ("5.0", "1e3", '"+5"', '" 5 "', '"1e5"', '"0x10"', '"1_0"', '""', "true", "[1]")),
+    *((form, B, ASIDE, None) for form in ("5.0", "1e3", "true", "[1]")),
+    *((f'"{text}"', B, ASIDE, None) for text in ("+5", " 5 ", "1e5", "0x10", "1_0", "")),
     ("2147483648", "INT", ASIDE, None),
     ("32768", "SMALLINT", ASIDE, None),
     ("-128", "TINYINT", -128, None),
@@ -85,7 +86,8 @@ FORMS: list[tuple[str, str, Any, Any]] = [
     ('"-Infinity"', D, float("-inf"), None),
     ('"+INF"', D, ASIDE, float("inf")),
     ("-INF", D, ASIDE, float("-inf")),
-    *((form, D, ASIDE, None) for form in ('"1_0"', '" 5 "', '"1."', '".5"', '"+5"', '"0x10"', '"nan"', '"inf"', "nan", '"1d"')),
+    ("nan", D, ASIDE, None),
+    *((f'"{text}"', D, ASIDE, None) for text in ("1_0", " 5 ", "1.", ".5", "+5", "0x10", "nan", "inf", "1d")),
     ("true", "BOOLEAN", True, None),
     ('"true"', "BOOLEAN", True, ASIDE),
     ('"false"', "BOOLEAN", False, ASIDE),
@@ -104,7 +106,8 @@ FORMS: list[tuple[str, str, Any, Any]] = [
     ('".5"', L, ASIDE, Decimal("0.50")),
     ('"1."', L, ASIDE, Decimal("1.00")),
     ('"+5"', L, ASIDE, Decimal("5.00")),
-    *((form, L, ASIDE, None) for form in ("1e18", "1e400", "1e999999999", '" 5 "', '"1_0"', '"NaN"', "NaN", "true", '""', "[1]")),
+    *((form, L, ASIDE, None) for form in ("1e18", "1e400", "1e999999999", "NaN", "true", "[1]")),
+    *((f'"{text}"', L, ASIDE, None) for text in (" 5 ", "1_0", "NaN", "")),
     ('"2026-01-31"', "DATE", date(2026, 1, 31), None),
     ('"2026-1-31"', "DATE", ASIDE, date(2026, 1, 31)),
     ('"2026-01-31T12:00:00Z"', "DATE", ASIDE, date(2026, 1, 31)),
@@ -131,7 +134,7 @@ FORMS: list[tuple[str, str, Any, Any]] = [
         (json.dumps(form), "TIMESTAMP", ASIDE, None)
         for form in (
             "2026-01-31T24:00:00", "2026-01-31T24:00:00.000000Z", "2026-01-31T23:59:60Z", "2026-01-31T12:00:00+99:00",
-            "2026-01-31T12:00:00+18:01", "epoch", "infinity", "-infinity", "now", "2026/01/31", "2026-02-30", "12:00 noon",
+            "2026-01-31T12:00:00+18:01", "epoch", "infinity", "-infinity", "now", "2026/01/31", "2026-02-30",
             "26-01-31T12:00:00.000000Z", "2026-01-31t12:00:00Z", "2026-01-31T", "2026-01-31Z", "",
         )
     ),
