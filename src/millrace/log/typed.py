@@ -27,8 +27,8 @@ _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _ZONE = "(Z|[-+](0[0-9]|1[0-7]):[0-5][0-9]|[-+]18:00)"
 _CLOCK = "([01]?[0-9]|2[0-3]):[0-9]{1,2}(:[0-9]{1,2}([.][0-9]+)?)?"
 _TIME = f"[ \t\r\n]*[0-9]{{4}}-[0-9]{{1,2}}-[0-9]{{1,2}}([T ]{_CLOCK}{_ZONE}?)?[ \t\r\n]*"
-_USUAL = "%Y-%m-%dT%H:%M:%S.%fZ"
-"""The form of most times."""
+_USUAL = {27: "%Y-%m-%dT%H:%M:%S.%fZ", 24: "%Y-%m-%dT%H:%M:%S.%gZ", 20: "%Y-%m-%dT%H:%M:%SZ"}
+"""The forms of most times, by their length: to try one in vain takes DuckDB ten times as long."""
 _DECIMAL = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
 
 
@@ -114,5 +114,6 @@ def pointer(name: str) -> str:
 
 def _time(text: str) -> str:
     """A time. One in the usual form is read by it, which takes a third of the time that a pattern takes."""
+    usual = " ".join(f"WHEN {length} THEN try_strptime({text}, '{form}')" for length, form in _USUAL.items())
     other = f"CASE WHEN regexp_full_match({text}, '{_TIME}') THEN try_cast(trim({text}, ' \t\r\n') AS TIMESTAMPTZ) END"
-    return f"coalesce(make_timestamptz(epoch_us(try_strptime({text}, '{_USUAL}'))), {other})"
+    return f"coalesce(make_timestamptz(epoch_us(CASE strlen({text}) {usual} END)), {other})"
