@@ -219,7 +219,7 @@ def test_each_side_of_a_union_is_fused_by_itself() -> None:
     ("rows", "said"),
     [
         ("page,sektion\nhome,x\n", "has no column 'section'; it has page, sektion"),
-        ("page,section,price\nhome,x,cheap\n", "Could not convert string 'cheap' to DOUBLE"),
+        ("page,section,price\nhome,x,cheap\n", "row 2: price is not DOUBLE: 'cheap'"),
         ("page,section,price\nhome,x\n", "row 2: Expected 3 columns, got 2: home,x"),
         ('page,section,price\nhome,x,"1\n', "a quote is opened and never closed"),
     ],

@@ -195,9 +195,17 @@ def test_times_are_compared_as_times() -> None:
     assert intercepted([late], given) == [each.encode() for each in given[1:]]
 
 
-def test_a_comma_too_many_is_no_trouble() -> None:
-    assert intercepted([drop("a")], ['{"a": 1,}', '{"a": 1, "b": 2 , }']) == [b"{}", b'{ "b": 2 , }']
-    assert intercepted([add(b=2)], ['{"a": 1,}', "{}"]) == [b'{"a": 1,"b":2}', b'{"b":2}']
+def test_a_comma_too_many_is_no_json_and_passes() -> None:
+    given = ['{"a": 1,}', '{"a": 1, "b": 2 , }']
+    for each in (drop("a"), add(b=2), keep("a > 5", "a BIGINT")):
+        assert intercepted([each], given) == [text.encode() for text in given]
+
+
+def test_conditions_see_what_was_written() -> None:
+    given = [f'{{"price": {price}}}' for price in ("19.90", "19.9", '"19.90"', "12345678901234567.89")]
+    assert intercepted([keep("price = '19.90'", "price STRING")], given) == [given[0].encode(), given[2].encode()]
+    with pytest.raises(ModelError, match="does not compare price DECIMAL"):
+        keep("price > 1.5", "price DECIMAL(20, 2)")
 
 
 def test_names_may_be_swapped() -> None:

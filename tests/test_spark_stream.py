@@ -402,7 +402,7 @@ def test_no_such_folder(spark: SparkSession, tmp_path: Path) -> None:
     ("content", "says"),
     [
         (b"no parquet at all", r"1\.parquet cannot be read: .*; move it away, or put it right"),
-        (pa.table({"k": [1.5]}), r"1\.parquet: column k is double, which does not fit BIGINT; mend the schema"),
+        (pa.table({"k": [1.5]}), r"1\.parquet: column k is double, which is not read as BIGINT; mend the schema"),
     ],
     ids=["unreadable", "another schema"],
 )

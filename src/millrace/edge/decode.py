@@ -7,23 +7,28 @@ aside with the reason, and the rest go on.
 """
 
 import json
+import re
 from collections.abc import Container
 from dataclasses import dataclass
+from typing import Any
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.edge.connection import PLACE, Prepared
 from millrace.log.sql import quoted
-from millrace.log.typed import pointer, value_of
-from millrace.model.schema import Column, Schema
+from millrace.log.typed import OBJECT, as_written, is_doubtful, is_none, is_unsure, pointer, value_of
+from millrace.log.written import written
+from millrace.model.schema import Schema
 
 MISFIT = "__misfit"
 """The column that says whether a record does not fit, and why."""
-_NOT_AN_OBJECT = -1
-_FIRST, _LAST = "TIMESTAMPTZ '0001-01-01 00:00:00+00'", "TIMESTAMPTZ '9999-12-31 23:59:59.999999+00'"
-"""The times that Python knows, and the reference with it."""
+_NOT_AN_OBJECT, _LOOK = -1, -2
+_COMMA = re.compile(r",\s*\}\s*\Z")
+_CLOSE = ord("}")
+_SPACE, _DOUBTFUL = (np.isin(np.arange(256), [*signs]) for signs in (b" \t\r\n", b" \t\r\n,"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +44,48 @@ class JsonDecoder:
 
     def __init__(self, schema: Schema, wanted: Container[str] | None = None) -> None:
         """Write the statements, for all columns or for those wanted. Refuses types that cannot be decoded."""
-        self._schema, self._prepared = schema, Prepared()
+        self._schema, self._prepared, self._looking = schema, Prepared(), Prepared()
         # Any text fits a STRING, so one that nobody wants need not be looked at; other fields may be misfits.
         read = [column for column in schema if wanted is None or column.name in wanted or column.type != "STRING"]
-        # Everything is read as text first: DuckDB itself would read 5.5 as the BIGINT 6.
-        texts = ", ".join(_string(pointer(column.name)) for column in read or schema.columns[:1])
+        numbers = {column.name: number for number, column in enumerate(schema)}
         places = {column.name: place for place, column in enumerate(read, 1)}
-        values = [f"{value_of(column, f'j[{place}]')} AS v{place}" for place, column in enumerate(read, 1)]
-        misfits = [
-            f"WHEN {_is_none(column, f'v{places[column.name]}')} AND j[{places[column.name]}] IS NOT NULL THEN {number}"
-            for number, column in enumerate(schema)
-            if column in read and column.type != "STRING"
-        ]
-        misfit = f"CASE WHEN j IS NULL THEN {_NOT_AN_OBJECT} {' '.join(misfits)} END AS {MISFIT}"
-        parsed = f"json_extract_string(value, [{texts}])"
-        object_ = "json_valid(value) AND starts_with(ltrim(value, ' \t\r\n'), '{')"
-        with_values = ", ".join(["*", *values])
+        # Everything is read as text first: DuckDB itself would read 5.5 as the BIGINT 6.
+        pointers = ", ".join(_string(pointer(column.name)) for column in read or schema.columns[:1])
+        parsed = f"json_extract_string(value, [{pointers}])"
+        texts = {name: f"j[{place}]" for name, place in places.items()}
+        unsure = {
+            column: is_unsure(column, f"v{places[column.name]}" if column.type == "STRING" else texts[column.name])
+            for column in read
+        }
+        self._unsure = [column for column, condition in unsure.items() if condition is not None]
+        marks = [f"WHEN {condition} THEN {_LOOK}" for condition in unsure.values() if condition is not None]
+
+        def marked(extracted: str, texts: dict[str, str], marks: list[str]) -> str:
+            values = [f"{value_of(column, texts[column.name])} AS v{places[column.name]}" for column in read]
+            given = [(column, f"v{places[column.name]}", texts[column.name]) for column in read]
+            doubts = [
+                is_doubtful(column, value, value if column.type == "STRING" else text) for column, value, text in given
+            ]
+            doubtful = " OR ".join(["j IS NULL", *doubts])
+            misfits = [
+                f"WHEN {is_none(column, value, text)} THEN {numbers[column.name]}"
+                for column, value, text in given
+                if column.type != "STRING"
+            ]
+            mark = " ".join([f"CASE WHEN j IS NULL THEN {_NOT_AN_OBJECT}", *marks, *misfits, "END"])
+            rows = f"(SELECT *, {extracted} AS j FROM __rows)"
+            # Almost no record is doubtful; of the others, nothing more is asked.
+            rows = f"(SELECT *, {doubtful} AS doubtful FROM (SELECT {', '.join(['*', *values])} FROM {rows}))"
+            return f"(SELECT *, CASE WHEN doubtful THEN {mark} END AS {MISFIT} FROM {rows})"
+
         trusting, checking = (
-            f"(SELECT *, {misfit} FROM (SELECT {with_values} FROM (SELECT *, {extracted} AS j FROM __rows)))"
-            for extracted in (parsed, f"CASE WHEN {object_} THEN {parsed} END")
+            marked(extracted, texts, marks) for extracted in (parsed, f"CASE WHEN {OBJECT} THEN {parsed} END")
         )
+        exact = {column.name: as_written(f"w{n}", texts[column.name]) for n, column in enumerate(self._unsure)}
+        looking = marked(parsed, texts | exact, [])
         named = [f"v{place} AS {quoted(name)}" for name, place in places.items()]
-        self._trusting, self._checking = (
-            f"SELECT {', '.join([*named, MISFIT])} FROM {marked}" for marked in (trusting, checking)
+        self._trusting, self._checking, self._exact = (
+            f"SELECT {', '.join([*named, MISFIT])} FROM {rows}" for rows in (trusting, checking, looking)
         )
         # The check is part of every value, so that no row is left out before it was checked.
         sure = [
@@ -82,6 +106,8 @@ class JsonDecoder:
             except duckdb.Error:
                 # One record that is no JSON fails the statement; now each is asked first, which costs a second look.
                 decoded = ask(self._checking).to_arrow_table()
+        if decoded[MISFIT].null_count < len(decoded):
+            decoded = self._looked_at(decoded, values)
         marks = decoded[MISFIT]
         rows = decoded.drop_columns([MISFIT])
         if marks.null_count == len(marks):
@@ -93,39 +119,84 @@ class JsonDecoder:
         ]
         return rows.filter(marks.is_null()), misfits
 
+    def _looked_at(self, decoded: pa.Table, values: pa.Array) -> pa.Table:
+        """The same rows, those that DuckDB may have written anew replaced by what was written."""
+        places = np.flatnonzero(decoded[MISFIT].fill_null(0).to_numpy() == _LOOK)
+        if not len(places):
+            return decoded
+        texts = values.take(pa.array(places))
+        raw = {f"w{place}": text for place, text in enumerate(written(texts, self._unsure))}
+        with self._looking.over(pa.table({"value": texts, **raw})) as ask:
+            exact = ask(self._exact).to_arrow_table()
+        chosen = np.arange(len(decoded))
+        chosen[places] = len(decoded) + np.arange(len(exact))
+        return pa.concat_tables([decoded, exact]).take(pa.array(chosen))
+
     def _reason(self, mark: int, text: str | None) -> str:
         if text is None:
             return "it is not text in UTF-8"
         if mark == _NOT_AN_OBJECT:
-            return f"it is not a JSON object: {text.strip()!r:.80}"
+            comma = "; a comma stands before its last brace" if _COMMA.search(text) else ""
+            return f"it is not a JSON object: {text.strip()!r:.80}{comma}"
         column = self._schema.columns[mark]
         return f"{column.name} is not {column.type}: {_field(text, column.name)!r:.80}"
 
 
 def _field(text: str, name: str) -> object:
-    """What a record says in a field; all that it says, if Python cannot tell."""
+    """What a record says in a field, a number as it is written; all that it says, if Python cannot tell."""
     try:
-        return json.loads(text)[name]
-    except (ValueError, KeyError, RecursionError):
+        pairs = json.loads(text, object_pairs_hook=_First, parse_float=_Written, parse_int=_Written)
+        return pairs[name]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return text.strip()
 
 
+class _First(dict[str, object]):
+    """An object in which the first of the fields with one name counts."""
+
+    def __init__(self, pairs: list[tuple[str, object]]) -> None:
+        super().__init__(reversed(pairs))
+
+
+class _Written(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def look_like_objects(values: pa.Array) -> bool:
-    """Whether every text starts with a brace, so that what is JSON among them is an object."""
+    """Whether every text starts with a brace and ends with one, no comma before it: what is JSON of it is an object."""
     if values.null_count or not len(values):
         return False
-    _, offsets, data = values.buffers()
+    _, held, data = values.buffers()
     width = np.int64 if pa.types.is_large_string(values.type) else np.int32
-    starts = np.frombuffer(offsets, width)[values.offset : values.offset + len(values) + 1]
-    if data is None or (starts[:-1] == starts[1:]).any():
+    offsets = np.frombuffer(held, width)[values.offset : values.offset + len(values) + 1]
+    if data is None or (offsets[:-1] == offsets[1:]).any():
         return False
-    return bool((np.frombuffer(data, np.uint8)[starts[:-1]] == ord("{")).all())
+    signs = np.frombuffer(data, np.uint8)
+    return bool((signs[offsets[:-1]] == ord("{")).all()) and _end_well(signs, offsets)
 
 
-def _is_none(column: Column, value: str) -> str:
-    """Whether a value that was read is none of its type."""
-    outside = f" OR {value} NOT BETWEEN {_FIRST} AND {_LAST}" if column.type == "TIMESTAMP" else ""
-    return f"({value} IS NULL{outside})"
+def _end_well(signs: npt.NDArray[np.uint8], offsets: npt.NDArray[Any]) -> bool:
+    """Whether no comma stands before the last brace of texts that start with one, as far as they are JSON."""
+    for last in (2, 1):  # lines end with a line break, values of a log do not
+        at = offsets[1:] - last
+        if (signs[at] == _CLOSE).all():
+            before = signs[at - 1]
+            if (before == ord('"')).all() or not _DOUBTFUL[before].any():
+                return True
+            break
+    at = _before_spaces(signs, offsets[1:] - 1)
+    return bool((signs[at] == _CLOSE).all() and (signs[_before_spaces(signs, at - 1)] != ord(",")).all())
+
+
+def _before_spaces(signs: npt.NDArray[np.uint8], at: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    while (spaces := _SPACE[signs[at]]).any():
+        at = at - spaces
+    return at
 
 
 def _string(text: str) -> str:

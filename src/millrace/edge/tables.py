@@ -1,18 +1,27 @@
 """Small tables that streams are joined with, in columns: the rows given, or those of a file."""
 
+import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from millrace.edge.connection import Prepared, connection
+from millrace.edge.connection import Prepared
+from millrace.edge.decode import MISFIT, JsonDecoder
 from millrace.log.csvfile import opened, read_csv
-from millrace.log.sql import duckdb_type, quoted
+from millrace.log.sql import quoted
+from millrace.log.typed import digits, is_none, value_of
+from millrace.log.written import without_exponent
+from millrace.model.accepted import as_type
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import ModelError, Place, refuse
+from millrace.model.schema import Column
 from millrace.model.stream import Table
 
-_READERS = {".csv": "read_csv", ".json": "read_json", ".jsonl": "read_json", ".parquet": "read_parquet"}
+_SPACES = re.compile(r"[ \t\r\n]*")
+_SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 
 
 def columns_of(table: Table, place: Place | None = None) -> pa.Table:
@@ -35,40 +44,100 @@ def _empty(table: Table) -> pa.Table:
 
 
 def _in_file(table: Table, path: Path, place: Place | None) -> pa.Table:
-    read = _READERS.get(path.suffix.lower())
-    if read is None:
-        raise refuse(f"table {table.name!r}: {path} is none of {', '.join(_READERS)}", place)
+    suffix = path.suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise refuse(f"table {table.name!r}: {path} is none of {', '.join(_SUFFIXES)}", place)
     if not path.is_file():
         raise refuse(f"table {table.name!r}: there is no file {path}", place)
+    read = {".csv": _csv, ".parquet": _parquet}.get(suffix, _json)
     try:
-        if read == "read_csv":
-            return _chosen(table, path, _csv(path))
-        escaped = str(path).replace("'", "''")
-        return _chosen(table, path, connection().sql(f"SELECT * FROM {read}('{escaped}')").to_arrow_table())
-    except duckdb.Error as error:
-        raise refuse(
-            f"table {table.name!r}: {path} does not hold ({table.schema}): {str(error).splitlines()[0]}", place
-        ) from None
+        return read(table, path)
     except ModelError as error:
         raise refuse(f"table {table.name!r}: {error.message}", place) from None
 
 
-def _csv(path: Path) -> pa.Table:
+def _parquet(table: Table, path: Path) -> pa.Table:
+    try:
+        held = pq.read_table(path, use_threads=False)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from None
+    names = _named(table, path, held)
+    return pa.table(
+        {
+            column.name: as_type(held[names[column.name]], column.type, f"{path}: column {column.name}")
+            for column in table.schema
+        }
+    )
+
+
+def _csv(table: Table, path: Path) -> pa.Table:
     with opened(str(path)) as file:
         batches = list(read_csv(str(path), file))
-    return pa.Table.from_batches(batches) if batches else pa.table({})
-
-
-def _chosen(table: Table, path: Path, held: pa.Table) -> pa.Table:
-    """The columns of the table, of those that a file holds."""
-    if not len(held):
+    if not batches:
         return _empty(table)
-    known = {name.lower() for name in held.column_names}
+    held = pa.Table.from_batches(batches)
+    names = _named(table, path, held)
+    texts = pa.table({column.name: _plain(held[names[column.name]], column) for column in table.schema})
+    chosen = [f"{value_of(column, quoted(column.name))} AS v{n}" for n, column in enumerate(table.schema)]
+    misfits = [
+        f"WHEN {is_none(column, f'v{n}', quoted(column.name))} THEN {n}"
+        for n, column in enumerate(table.schema)
+        if column.type != "STRING"
+    ]
+    misfit = f"CASE {' '.join(misfits)} END" if misfits else "NULL"
+    named = [f"v{n} AS {quoted(column.name)}" for n, column in enumerate(table.schema)]
+    rows = f"(SELECT *, {', '.join(chosen)} FROM __rows)"
+    with Prepared().over(texts) as ask:
+        read = ask(f"SELECT {', '.join(named)}, {misfit} AS {MISFIT} FROM {rows}").to_arrow_table()
+    for row, mark in enumerate(read[MISFIT].to_pylist()):
+        if mark is not None:
+            column = table.schema.columns[mark]
+            text = texts[column.name][row].as_py()
+            raise ModelError(f"{path}: row {row + 2}: {column.name} is not {column.type}: {text!r:.80}")
+    return read.drop_columns([MISFIT])
+
+
+def _plain(texts: pa.ChunkedArray, column: Column) -> pa.ChunkedArray | pa.Array:
+    if digits(column.type) is None:
+        return texts
+    return pa.array([without_exponent(text) if text else text for text in texts.to_pylist()], pa.string())
+
+
+def _json(table: Table, path: Path) -> pa.Table:
+    """Objects, one after the other or in an array."""
+    try:
+        texts = list(_values(path.read_text("utf-8-sig")))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{path} does not hold JSON: {error}") from None
+    rows, misfits = JsonDecoder(table.schema).decode(pa.array(texts, pa.string()))
+    if misfits:
+        raise ModelError(f"{path}: row {misfits[0].place + 1}: {misfits[0].reason}")
+    return rows if texts else _empty(table)
+
+
+def _values(text: str) -> Iterator[str]:
+    """The values of a JSON text as they are written."""
+    decoder, end = json.JSONDecoder(), len(text.rstrip())
+    at = _SPACES.match(text).end()  # type: ignore[union-attr]
+    in_array = text[at : at + 1] == "["
+    at, end = (at + 1, end - 1) if in_array else (at, end)
+    if in_array and text[end] != "]":
+        raise ValueError("an array is opened and never closed")
+    while (at := _SPACES.match(text, at).end()) < end:  # type: ignore[union-attr]
+        start = at
+        _, at = decoder.raw_decode(text, at)
+        yield text[start:at]
+        at = _SPACES.match(text, at).end()  # type: ignore[union-attr]
+        if in_array and at < end:
+            if text[at] != "," or _SPACES.match(text, at + 1).end() >= end:  # type: ignore[union-attr]
+                raise ValueError(f"something else than a comma and a value follows at character {at}")
+            at += 1
+
+
+def _named(table: Table, path: Path, held: pa.Table) -> dict[str, str]:
+    """What the columns of a table are called in a file."""
+    known = {name.lower(): name for name in held.column_names}
     for column in table.schema:
         if column.name.lower() not in known:
             raise ModelError(f"{path} has no column {column.name!r}; it has {', '.join(held.column_names)}")
-    chosen = ", ".join(
-        f"CAST({quoted(column.name)} AS {duckdb_type(column.type)}) AS {quoted(column.name)}" for column in table.schema
-    )
-    with Prepared().over(held) as ask:
-        return ask(f"SELECT {chosen} FROM __rows").to_arrow_table()
+    return {column.name: known[column.name.lower()] for column in table.schema}

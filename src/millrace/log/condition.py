@@ -4,6 +4,8 @@ Fields are read by the rules of the edge's decoder. Only such conditions are tak
 that mean the same in Spark.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 import duckdb
@@ -14,30 +16,46 @@ import pyarrow as pa
 from millrace.log.bundle import as_texts
 from millrace.log.duck import asked
 from millrace.log.sql import CannotFuseError, quoted, to_duckdb
-from millrace.log.typed import pointer, value_of
+from millrace.log.typed import OBJECT, as_written, digits, is_none, is_unsure, pointer, value_of
+from millrace.log.written import written
 from millrace.model.errors import refuse
 from millrace.model.expression import parse_expression
-from millrace.model.schema import UNKNOWN, parse_schema
+from millrace.model.schema import UNKNOWN, Column, parse_schema
 from millrace.model.typed import ColumnOf, is_fallible, walk
 
 Bools = npt.NDArray[np.bool_]
 
-_OBJECT = "json_valid(value) AND starts_with(ltrim(value, ' \t\r\n'), '{')"
-
 
 def are_objects(values: pa.Array) -> Bools:
     """Which values are JSON objects."""
-    return _asked(f"SELECT coalesce({_OBJECT}, FALSE) FROM given", values)
+    found, _ = _answers(f"SELECT coalesce({OBJECT}, FALSE), FALSE FROM given", {"value": values})
+    return found
 
 
-def holds(statement: str, objects: pa.Array) -> Bools:
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """The queries that answer a condition: over what DuckDB reads, and over what was written where that may differ."""
+
+    quick: str
+    exact: str
+    unsure: tuple[Column, ...]
+    """The columns for which it may."""
+
+
+def holds(statement: Statement, objects: pa.Array) -> Bools:
     """For which records a condition holds, or cannot be told; all are JSON objects."""
-    return _asked(statement, objects)
+    found, unsure = _answers(statement.quick, {"value": objects})
+    places = np.flatnonzero(unsure)
+    if len(places):
+        texts = as_texts(objects.take(pa.array(places)))
+        raw = {f"w{n}": text for n, text in enumerate(written(texts, statement.unsure))}
+        found[places], _ = _answers(statement.exact, {"value": texts, **raw})
+    return found
 
 
 @lru_cache(256)
-def statement(condition: str, schema: str) -> str:
-    """The query that answers a condition over fields of these types. Refuses one that could fail."""
+def statement(condition: str, schema: str) -> Statement:
+    """The queries that answer a condition over fields of these types. Refuses one that could fail."""
     columns = parse_schema(schema)
     expression = parse_expression(condition, columns)
     if expression.type not in ("BOOLEAN", UNKNOWN):
@@ -48,31 +66,46 @@ def statement(condition: str, schema: str) -> str:
     read = [column for column in columns if column.name in expression.columns]
     if not read:
         raise refuse(f"keep({condition!r}) names no field")
-    paths = ", ".join(_string(pointer(column.name)) for column in read)
-    fields = ", ".join(f"{value_of(column, f'j[{n}]')} AS {quoted(column.name)}" for n, column in enumerate(read, 1))
+    for column in read:
+        if digits(column.type) is not None:
+            raise refuse(f"keep({condition!r}) does not compare {column}; leave it to the pipeline")
+    texts = {column: f"j[{n}]" for n, column in enumerate(read, 1)}
+    checks = {column: check for column in read if (check := is_unsure(column, texts[column])) is not None}
+    exact = {column: as_written(f"w{n}", texts[column]) for n, column in enumerate(checks)}
     try:
-        asked_for = to_duckdb(expression)
+        answer = to_duckdb(expression)
     except CannotFuseError as error:
         raise refuse(f"keep({condition!r}) cannot be computed here: {error}; leave it to the pipeline") from None
     if expression.node is not None and is_fallible(expression.node):
         raise refuse(f"keep({condition!r}) has no value for some records; leave it to the pipeline")
-    # What does not fit its type was there as text, but is no value.
-    misfit = " OR ".join(f"({quoted(column.name)} IS NULL AND j[{n}] IS NOT NULL)" for n, column in enumerate(read, 1))
-    query = (
-        f"SELECT coalesce({asked_for}, FALSE) OR {misfit} FROM (SELECT j, {fields} FROM "
-        f"(SELECT json_extract_string(value, [{paths}]) AS j FROM given))"
+    made = Statement(
+        _query(answer, texts, " OR ".join(f"coalesce({check}, FALSE)" for check in checks.values()) or "FALSE"),
+        _query(answer, texts | exact, "FALSE"),
+        tuple(checks),
     )
     try:
-        _asked(query, pa.array([], pa.string()))
+        _answers(made.quick, {"value": pa.array([], pa.string())})
     except duckdb.Error as error:
         raise refuse(f"keep({condition!r}) cannot be computed: {str(error).splitlines()[0]}") from None
-    return query
+    return made
 
 
-def _asked(query: str, values: pa.Array) -> Bools:
-    """The answers of a query to `given`, a table of texts."""
-    found: Bools = asked(query, {"given": pa.table({"value": as_texts(values)})}).column(0).to_numpy()
-    return found
+def _query(answer: str, texts: Mapping[Column, str], unsure: str) -> str:
+    paths = ", ".join(_string(pointer(column.name)) for column in texts)
+    fields = ", ".join(f"{value_of(column, text)} AS {quoted(column.name)}" for column, text in texts.items())
+    # What does not fit its type was there as text, but is no value.
+    misfit = " OR ".join(is_none(column, quoted(column.name), text) for column, text in texts.items())
+    return (
+        f"SELECT coalesce({answer}, FALSE) OR {misfit}, {unsure} FROM (SELECT *, {fields} FROM "
+        f"(SELECT *, json_extract_string(value, [{paths}]) AS j FROM given))"
+    )
+
+
+def _answers(query: str, given: Mapping[str, pa.Array]) -> tuple[Bools, Bools]:
+    """The two answers of a query to `given`, a table of texts."""
+    texts = pa.table({name: as_texts(column) for name, column in given.items()})
+    first, second = asked(query, {"given": texts}).columns
+    return first.to_numpy().copy(), second.to_numpy()
 
 
 def _string(text: str) -> str:

@@ -1,24 +1,119 @@
-"""The fields of JSON records as typed values, in DuckDB's SQL: the same wherever a record is read."""
+"""The fields of JSON records as typed values, in DuckDB's SQL: the same wherever a record is read.
+
+DuckDB's own casts take more than JSON and Spark do (`1_0`, ` 5 `, `epoch`, `24:00:00`, `+99:00`), and round, so what
+a text may look like is said here. `docs/values.md` has it as a table.
+"""
+
+import re
 
 from millrace.model.errors import refuse
 from millrace.model.schema import Column, is_integer
 
+OBJECT = (
+    "json_valid(value) AND starts_with(ltrim(value, ' \t\r\n'), '{') "
+    "AND NOT regexp_matches(value, ',[ \t\r\n]*}[ \t\r\n]*$')"
+)
+"""Whether a value is a JSON object. DuckDB alone would let a comma stand before the last brace."""
+
+_FIRST, _LAST = "TIMESTAMPTZ '0001-01-01 00:00:00+00'", "TIMESTAMPTZ '9999-12-31 23:59:59.999999+00'"
+"""The times that Python knows, and the reference with it."""
+_CERTAIN = "TIMESTAMPTZ '1900-01-02 00:00:00+00'"
+"""From when on what DuckDB reads as a time in the usual form is one: it reads `epoch` as the year 1900, 26 as 0026."""
+_NUMBER = "-?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?"
+_NOT_WHOLE = "-?[0-9]+([.][0-9]+([eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)"
+_NO_NUMBERS = "('NaN', 'Infinity', '-Infinity')"
+"""The values of DOUBLE that are no numbers, as our own JSON and Spark write them."""
+_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_ZONE = "(Z|[-+](0[0-9]|1[0-7]):[0-5][0-9]|[-+]18:00)"
+_CLOCK = "([01]?[0-9]|2[0-3]):[0-9]{1,2}(:[0-9]{1,2}([.][0-9]+)?)?"
+_TIME = f"[ \t\r\n]*[0-9]{{4}}-[0-9]{{1,2}}-[0-9]{{1,2}}([T ]{_CLOCK}{_ZONE}?)?[ \t\r\n]*"
+_USUAL = {27: "%Y-%m-%dT%H:%M:%S.%fZ", 24: "%Y-%m-%dT%H:%M:%S.%gZ", 20: "%Y-%m-%dT%H:%M:%SZ"}
+"""The forms of most times, by their length: to try one in vain takes DuckDB ten times as long."""
+_DECIMAL = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
+
 
 def value_of(column: Column, text: str) -> str:
-    """The value of a field that is there as text, NULL if it does not fit."""
+    """The value of a field that is there as text; it is none if `is_none` says so. Refuses types that have no text."""
+    decimal = digits(column.type)
     if is_integer(column.type):
         return f"CASE WHEN regexp_full_match({text}, '-?[0-9]+') THEN try_cast({text} AS {column.type}) END"
+    if decimal is not None:
+        precision, scale = decimal
+        fraction = f"[.][0-9]{{1,{scale}}}0*" if scale else "[.]0+"
+        cast = f"try_cast({text} AS DECIMAL({precision}, {scale}))"
+        return f"CASE WHEN regexp_full_match({text}, '-?[0-9]+({fraction})?') THEN {cast} END"
     if column.type in ("DOUBLE", "FLOAT"):
-        return f"try_cast({text} AS {column.type})"
+        known = f"regexp_full_match({text}, '{_NUMBER}') OR {text} IN {_NO_NUMBERS}"
+        return f"CASE WHEN {known} THEN try_cast({text} AS {column.type}) END"
     if column.type == "BOOLEAN":
         return f"CASE {text} WHEN 'true' THEN TRUE WHEN 'false' THEN FALSE END"
     if column.type == "TIMESTAMP":
-        return f"try_cast({text} AS TIMESTAMPTZ)"
+        return _time(text)
+    if column.type == "DATE":
+        return f"CASE WHEN regexp_full_match({text}, '{_DAY}') AND {text} >= '0001' THEN try_cast({text} AS DATE) END"
     if column.type == "STRING":
         return text
     raise refuse(f"column {column.name!r} of type {column.type} is not decoded from JSON; read it as STRING")
 
 
+def is_none(column: Column, value: str, text: str) -> str:
+    """Whether a text was there, but what was read of it is no value of its type."""
+    outside = ""
+    if column.type == "TIMESTAMP":
+        early = f"{value} < {_FIRST} OR NOT regexp_full_match({text}, '{_TIME}')"
+        outside = f" OR CASE WHEN {value} < {_CERTAIN} THEN {early} ELSE {value} > {_LAST} END"
+    if column.type in ("DOUBLE", "FLOAT"):
+        outside = f" OR (isinf({value}) AND {text} NOT IN {_NO_NUMBERS})"
+    return f"(({value} IS NULL{outside}) AND {text} IS NOT NULL)"
+
+
+def is_unsure(column: Column, text: str) -> str | None:
+    """Whether a text that DuckDB took out of JSON may not be what was written; None if that does not matter.
+
+    DuckDB reads a number with a point or an exponent as a DOUBLE, and writes it again, also in nested values. A text
+    that only looks so may have been in quotes, so what was written has to be looked at (`log.written`).
+    """
+    if column.type == "STRING":
+        low = f"CASE WHEN {text} < ':' THEN regexp_full_match({text}, '{_NOT_WHOLE}') ELSE {text} >= '[' END"
+        return f"CASE WHEN {text} < '\\' THEN {low} ELSE {text} >= '{{' AND {text} < '|' END"
+    if digits(column.type) is not None:
+        return f"regexp_matches({text}, '[.eE]')"
+    return None
+
+
+def is_doubtful(column: Column, value: str, text: str) -> str:
+    """Whether `is_none` or `is_unsure` may hold, and then certainly this; quick to ask of many values."""
+    if column.type == "STRING":
+        return f"{text} < '\\' OR {text} >= '{{'"  # those that start with a small letter are not
+    if column.type == "TIMESTAMP":
+        return f"(({value} IS NULL OR {value} NOT BETWEEN {_CERTAIN} AND {_LAST}) AND {text} IS NOT NULL)"
+    return f"{text} IS NOT NULL" if digits(column.type) is not None else is_none(column, value, text)
+
+
+def as_written(raw: str, text: str) -> str:
+    """The exact text of a field: what was written, or if that is in quotes, what DuckDB made of them."""
+    return f"CASE WHEN starts_with({raw}, '\"') THEN {text} ELSE nullif({raw}, 'null') END"
+
+
+def digits(type: str) -> tuple[int, int] | None:
+    """Precision and scale of a DECIMAL; None for other types.
+
+    >>> digits("DECIMAL(5, 2)"), digits("DECIMAL"), digits("INT")
+    ((5, 2), (10, 0), None)
+    """
+    if type == "DECIMAL":
+        return 10, 0
+    found = _DECIMAL.fullmatch(type) or re.fullmatch(r"DECIMAL\((\d+)()\)", type)
+    return None if found is None else (int(found[1]), int(found[2] or 0))
+
+
 def pointer(name: str) -> str:
     """Where a field of a record is, as a JSON pointer."""
     return "/" + name.replace("~", "~0").replace("/", "~1")
+
+
+def _time(text: str) -> str:
+    """A time. One in the usual form is read by it, which takes a third of the time that a pattern takes."""
+    usual = " ".join(f"WHEN {length} THEN try_strptime({text}, '{form}')" for length, form in _USUAL.items())
+    other = f"CASE WHEN regexp_full_match({text}, '{_TIME}') THEN try_cast(trim({text}, ' \t\r\n') AS TIMESTAMPTZ) END"
+    return f"coalesce(make_timestamptz(epoch_us(CASE strlen({text}) {usual} END)), {other})"
