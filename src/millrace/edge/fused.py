@@ -340,5 +340,8 @@ def _rounded(newest: int, counted: pa.Table) -> Mapping[int, int]:
 
 
 def _key(query: Query, name: str) -> str:
-    """A key as it is compared: -0.0 is 0.0."""
-    return f"{quoted(name)} + 0.0" if query.stream.schema.type_of(name) in ("DOUBLE", "FLOAT") else quoted(name)
+    """A key as it is compared: -0.0 is 0.0, and there is one NaN."""
+    kind = query.stream.schema.type_of(name)
+    if kind not in ("DOUBLE", "FLOAT"):
+        return quoted(name)
+    return f"CASE WHEN isnan({quoted(name)}) THEN CAST('nan' AS {kind}) ELSE {quoted(name)} + 0.0 END"

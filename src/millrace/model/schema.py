@@ -109,6 +109,19 @@ def is_integer(type: str) -> bool:
     return type in _INTEGERS
 
 
+def decimal_of(type: str) -> tuple[int, int] | None:
+    """The precision and the scale of a DECIMAL; None for another type.
+
+    >>> decimal_of("DECIMAL(10, 2)"), decimal_of("DECIMAL"), decimal_of("INT")
+    ((10, 2), (10, 0), None)
+    """
+    name, _, inside = type.partition("(")
+    if name != "DECIMAL":
+        return None
+    precision, _, scale = inside.rstrip(")").partition(",")
+    return int(precision or 10), int(scale or 0)
+
+
 def is_numeric(type: str) -> bool:
     """Whether values of this type can be added up."""
     return type == UNKNOWN or type.startswith(_NUMBERS)
