@@ -317,7 +317,10 @@ def _aggregated(query: Query, staged: str, tells: bool) -> str:
 
 
 def _unaggregated(query: Query, staged: str) -> str:
-    """What `panes.lift` takes, in the order of arrival: keys, time, arguments; for a user's windows, the whole row."""
+    """What `panes.lift` takes, in the order of arrival: keys, time, arguments; for a user's windows, the whole row.
+
+    Beside it is the place of each row, for those that turn out to have no value.
+    """
     event_time = find_event_time(query.stream)
     chosen = [f"{quoted(name)} AS {key}" for name, key in zip(query.keys, query.key_columns, strict=True)]
     chosen.append(f"{'0' if event_time is None else f'epoch_us({quoted(event_time.column)})'} AS at")
@@ -325,7 +328,7 @@ def _unaggregated(query: Query, staged: str) -> str:
         chosen += [f"{to_duckdb(argument)} AS a{number}_{place}" for place, argument in enumerate(computed.arguments)]
     if isinstance(query.windowing, Custom):
         chosen += [f"{quoted(name)} AS {quoted(f'row_{name}')}" for name in query.stream.schema.names]
-    return f"SELECT {', '.join(chosen)} FROM ({staged}) ORDER BY {_SIDE}, {PLACE}"
+    return f"SELECT {', '.join([PLACE, *chosen])} FROM ({staged}) ORDER BY {_SIDE}, {PLACE}"
 
 
 def _rounded(newest: int, counted: pa.Table) -> Mapping[int, int]:

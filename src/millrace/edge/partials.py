@@ -90,8 +90,10 @@ def _spread(computed: Computed) -> list[str]:
     finite = f"CASE WHEN isfinite({spread}) THEN {spread} * {count} ELSE CAST('inf' AS DOUBLE) END"
     return [
         count,
-        f"coalesce(CASE WHEN isfinite({mean}) THEN {near} ELSE CAST('nan' AS DOUBLE) END, 0.0)",
-        f"coalesce(CASE WHEN isfinite({mean}) THEN {finite} ELSE CAST('nan' AS DOUBLE) END, 0.0)",
+        *(
+            f"CASE WHEN {mean} IS NULL THEN 0.0 WHEN isfinite({mean}) THEN {known} ELSE CAST('nan' AS DOUBLE) END"
+            for known in (near, finite)
+        ),
     ]
 
 

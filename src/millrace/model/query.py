@@ -213,11 +213,12 @@ class Query:
 
     def row(self, pane: Pane) -> dict[str, Any]:
         """A pane as a row: the columns of `schema`, then what is known of the pane itself."""
-        bounds = {column.name: at for column, at in zip(WINDOW_COLUMNS, self._bounds(pane.window), strict=True)}
+        bounds = {column.name: at for column, at in zip(WINDOW_COLUMNS, self.bounds(pane.window), strict=True)}
         about = {"diff": pane.diff, "timing": str(pane.timing), "index": pane.index, "last": pane.last}
         return {**dict(zip(self.keys, pane.key, strict=True)), **bounds, **pane.values, **about}
 
-    def _bounds(self, window: Window) -> tuple[Any, Any]:
+    def bounds(self, window: Window) -> tuple[Any, Any]:
+        """Where a window starts and ends, as answers show it."""
         if isinstance(self.windowing, Count):
             return window.start, window.end
         if isinstance(self.windowing, Global):

@@ -388,7 +388,7 @@ class Panes:
 
     def _remember(self, work: Work, fired: npt.NDArray[np.intp], said: pa.StructArray, answered: Bools) -> None:
         """What the next firing of these groups takes back: this pane, if there is one, and nothing else."""
-        lists = pa.ListArray.from_arrays(offsets(answered), said)
+        lists = pa.ListArray.from_arrays(offsets(answered.astype(np.int64)), said)
         many, has_said = len(work.rows), "said" in work.rows.column_names
         if len(fired) < many:
             before = work.rows["said"].combine_chunks().cast(lists.type) if has_said else pa.nulls(many, lists.type)

@@ -5,12 +5,32 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from millrace.model.window import Count, Custom, Windowing
+from millrace.model.errors import NoValueError
+from millrace.model.window import Count, Custom, Row, Window, Windowing
 from millrace.panes.advance import Panes
 from millrace.panes.arms import Ints
+from millrace.panes.columns import RowsFailedError
 from millrace.panes.floats import as_compared
 from millrace.panes.grouping import identify
 from millrace.panes.slices import slice_of
+
+
+def assigned(windowing: Custom, at: Sequence[int], rows: Sequence[Row]) -> tuple[pa.Array, pa.Array]:
+    """The starts and ends of the windows that a user's function gives rows. Raises RowsFailedError."""
+    found: list[tuple[Window, ...]] = []
+    failed: dict[int, str] = {}
+    for number, (when, row) in enumerate(zip(at, rows, strict=True)):
+        try:
+            found.append(windowing.try_assign(when, row))
+        except NoValueError as error:
+            failed[number] = str(error)
+    if failed:
+        raise RowsFailedError(failed)
+    kind = pa.list_(pa.int64())
+    return (
+        pa.array([[window.start for window in each] for each in found], kind),
+        pa.array([[window.end for window in each] for each in found], kind),
+    )
 
 
 def lift(
