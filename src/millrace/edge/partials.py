@@ -82,11 +82,13 @@ def _spread(computed: Computed) -> list[str]:
     """Count, mean and squares; NaN if a value is not finite, and infinite squares if they are beyond DOUBLE.
 
     The mean is of values made smaller by a power of two, which is exact: their sum is never beyond DOUBLE. DuckDB says
-    any of -inf, inf and NaN where squares are.
+    any of -inf, inf and NaN where squares are. The mean of equal values is exact, as squares of what it is off by might
+    be beyond DOUBLE too.
     """
     value = f"CAST({to_duckdb(computed.arguments[0])} AS DOUBLE)"
     count, mean, spread = f"count({value})", f"avg({value} * {_SMALLER!r})", f"var_pop({value})"
     near = f"greatest(least({mean} / {_SMALLER!r}, {_LARGEST!r}), -{_LARGEST!r})"
+    near = f"CASE WHEN {spread} = 0 THEN any_value({value}) ELSE {near} END"
     finite = f"CASE WHEN isfinite({spread}) THEN {spread} * {count} ELSE CAST('inf' AS DOUBLE) END"
     return [
         count,

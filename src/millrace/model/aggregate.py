@@ -173,7 +173,7 @@ class Sum(OfOne):
         """A decimal as the type of the answer has it."""
         precision, scale = self.digits(-int(answer.as_tuple().exponent))
         rounded = answer.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
-        if abs(rounded) >= Decimal(10) ** (precision - scale):
+        if rounded.copy_abs() >= Decimal(10) ** (precision - scale):
             raise self.too_large(rounded)
         return rounded
 
@@ -191,7 +191,7 @@ class Sum(OfOne):
 
     def inverse(self, total: tuple[Any, int], part: tuple[Any, int]) -> tuple[Any, int] | None:
         left = total[1] - part[1]
-        return (_added(total[0], -part[0]), left) if left else None
+        return (_subtracted(total[0], part[0]), left) if left else None
 
     def over(self, types: Sequence[str]) -> Aggregate:
         return replace(self, type=types[0])
@@ -557,6 +557,10 @@ def _by_time(partial: tuple[int, Any]) -> tuple[int, tuple[bool, Any]]:
 
 def _added(a: Any, b: Any) -> Any:
     return _EXACT.add(a, b) if isinstance(a, Decimal) else a + b
+
+
+def _subtracted(a: Any, b: Any) -> Any:
+    return _EXACT.subtract(a, b) if isinstance(a, Decimal) else a - b
 
 
 def _quotient(total: Decimal, count: int, scale: int) -> Decimal:

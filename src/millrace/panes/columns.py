@@ -45,7 +45,7 @@ from millrace.panes.grouping import Grouping, lengths, offsets
 
 Columns: TypeAlias = list[pa.Array]
 Floats: TypeAlias = npt.NDArray[np.float64]
-_LARGEST = float(np.finfo(np.float64).max)
+_FAR = 1e150
 _DIGITS = Context(prec=200)
 _MISFITS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 """What Arrow raises for values that are not of a type."""
@@ -140,7 +140,8 @@ class Summed(Numbers):
             table = pa.table({"group": rows.ids, "value": column})
             summed = table.group_by("group", use_threads=False).aggregate([("value", "sum")]).sort_by("group")
             return summed["value_sum"].combine_chunks().cast(column.type)
-        return pa.array(rows.sum(column.to_numpy()))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return pa.array(rows.sum(column.to_numpy()))
 
     def answers(self, columns: Columns) -> Answers:
         total, counts = columns[0], columns[1].to_numpy()
@@ -212,21 +213,24 @@ class Spread(Numbers):
         counts, means, squares = (column.to_numpy() for column in columns)
         total = rows.sum(counts)
         with np.errstate(over="ignore", invalid="ignore"):
-            added = rows.sum(counts * means)
-            mean = added / np.maximum(total, 1)
-            if not np.isfinite(added).all():
+            mean = rows.sum(counts * means) / np.maximum(total, 1)
+            if not (np.abs(mean) < _FAR).all():
                 mean = self._far_means(counts, means, total, rows)
             apart = means - mean[rows.ids]
             spread = rows.sum(squares + counts * apart * apart)
         return [pa.array(total), pa.array(mean), pa.array(np.where(np.isnan(mean), np.nan, spread), from_pandas=False)]
 
     def _far_means(self, counts: Ints, means: Floats, total: Ints, rows: Grouping) -> Floats:
-        """Means of values whose sum is beyond a float; NaN where one of them is not finite."""
+        """Means of values whose sum may be beyond a float; NaN where one of them is not finite.
+
+        A mean that is off by its last digit has a square that is beyond a float; so that of equal values is exact.
+        """
         shares = means * (counts / np.maximum(total, 1)[rows.ids])
         wild = rows.max(~np.isfinite(means))
-        mean: Floats = np.where(
-            wild, np.nan, np.clip(rows.sum(np.where(wild[rows.ids], 0, shares)), -_LARGEST, _LARGEST)
-        )
+        added = rows.sum(np.where(wild[rows.ids], 0, shares))
+        least = rows.min(np.where(counts > 0, means, np.inf))
+        greatest = rows.max(np.where(counts > 0, means, -np.inf))
+        mean: Floats = np.where(wild, np.nan, np.where(total > 0, np.clip(added, least, greatest), 0.0))
         return mean
 
     def answers(self, columns: Columns) -> Answers:
