@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from millrace.model.aggregate import Fold
+from millrace.model.aggregate import Aggregate, Fold
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME, Moment, to_instant, to_micros
 from millrace.model.errors import NoValueError, at_place, refuse
 from millrace.model.evaluate import check_known
 from millrace.model.pane import Failure, Mode, Pane, Timing
 from millrace.model.query import Query
-from millrace.model.rows import DeadLetter, Rows, as_key
+from millrace.model.rows import DeadLetter, Rows, as_key, fits
 from millrace.model.trigger import (
     After,
     AllOf,
@@ -403,10 +403,18 @@ class Reference:
         for number, computed in enumerate(self.query.computed):
             partials = [computed.aggregate.partial(element.values[number], element.at) for element in elements]
             try:
-                values[computed.name] = computed.aggregate.result(computed.aggregate.combine(partials))
+                answer = computed.aggregate.result(computed.aggregate.combine(partials))
+                values[computed.name] = self._of_its_type(computed.aggregate, answer)
             except NoValueError as error:
                 raise NoValueError(f"{computed.name}: {error}") from None
         return values
+
+    def _of_its_type(self, aggregate: Aggregate, answer: Any) -> Any:
+        """An answer, which a function of the user's may have got wrong; a whole number may be written as a float."""
+        whole = isinstance(answer, float) and answer.is_integer()
+        if isinstance(aggregate, Fold) and not whole and not fits(answer, aggregate.type):
+            raise NoValueError(f"{aggregate}: {answer!r:.60} is not {aggregate.type}")
+        return answer
 
     def _element(self, key: Key, row: Row) -> Element | None:
         """What the aggregates need of a row, if it has all of that."""
