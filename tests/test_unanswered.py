@@ -191,11 +191,8 @@ def test_errors_on_a_stream_are_counted_and_the_run_goes_on(fuse: bool, spark: S
     assert "BIGINT cannot hold" in unanswered[0]["reason"]
     assert any("unlucky, where k='a'" in each["reason"] for each in written)
     answered = batch.collect(spark, pipeline, scripts=script, fuse=fuse)
-    assert (
-        answered.answers["view totals"].select(["k", "total"]).to_pylist()
-        == sorted([{"k": "a", "total": BIGGEST - 5 + 13}, {"k": "b", "total": 1}], key=str)
-        or answered.progress(0, {}).parts["view totals"].errors
-    )
+    assert answered.answers["view totals"].select(["k", "total"]).to_pylist() == [{"k": "b", "total": 1}]
+    assert answered.progress(0, {}).parts["view totals"].errors == 1
 
 
 @pytest.fixture
