@@ -118,7 +118,8 @@ def bench_growth() -> list[Figure]:
 
 def _partials(keys: npt.NDArray[np.int64], many: npt.NDArray[np.int64]) -> pa.Table:
     names = pa.array([f"user-{key:09}" for key in keys.tolist()])
-    return pa.table({"key0": names, "slice": many * 0, "elements": many, "p0_0": many, "p1_0": many, "p1_1": many})
+    total = pa.array(many).cast(pa.decimal128(38, 0))
+    return pa.table({"key0": names, "slice": many * 0, "elements": many, "p0_0": many, "p1_0": total, "p1_1": many})
 
 
 def bench_edge() -> list[Figure]:

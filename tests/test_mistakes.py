@@ -125,7 +125,6 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ("group_by a column twice", lambda: plays.group_by("user", "user"), "names a column twice"),
     ("window that is none", lambda: timed.window(anything), "takes windows such as fixed('1h')"),
     ("window twice", lambda: hourly.window(fixed("2h")), "called already"),
-    ("lateness on a global window", lambda: plays.window(global_(), lateness="1h"), "lateness on a global window"),
     ("lateness on a count window", lambda: plays.window(windows.count(3), lateness="1h"), "lateness on a count window"),
     ("a duration that does not parse", lambda: fixed("1 fortnight"), "does not parse"),
     ("a duration without a unit", lambda: fixed(anything), "has no unit"),

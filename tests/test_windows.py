@@ -2,6 +2,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from millrace.model import window as windows
 from millrace.model.duration import SECOND, format_duration, parse_duration, to_datetime, to_instant
 from millrace.model.errors import ModelError
 from millrace.model.window import Window, calendar, custom, fixed, session, sliding
+from millrace.panes.slices import slice_of, windows_of
 
 instants = st.integers(-(10**15), 10**16)
 
@@ -114,3 +116,31 @@ def test_windows_are_written_as_transcripts_write_them() -> None:
         "global()",
         "calendar(day, zone=Europe/Berlin)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("zone", "year"),
+    [
+        ("America/St_Johns", 1987),  # back at a minute past midnight, to the day before
+        ("America/St_Johns", 2000),
+        ("America/Toronto", 1919),  # on from 23:30 to 00:30
+        ("America/Sao_Paulo", 2018),  # midnight is skipped
+        ("Pacific/Apia", 2011),  # a day is skipped
+        ("Europe/Berlin", 2024),
+    ],
+)
+def test_days_of_a_place_begin_when_its_clocks_first_show_them(zone: str, year: int) -> None:
+    """By going through a year in steps of 30 seconds, with nothing but zoneinfo to say what the clocks show."""
+    place, step = ZoneInfo(zone), 30 * SECOND
+    start = to_instant(datetime(year, 1, 1, 12, tzinfo=UTC))
+    times = np.arange(start, start + 364 * 86_400 * SECOND, step)
+    shown = [datetime.fromtimestamp(at / SECOND, place).toordinal() for at in times.tolist()]
+    begins = times[np.flatnonzero(np.diff(np.maximum.accumulate(shown)) > 0) + 1]
+    day = calendar("day", zone)
+    sample = times[1::997].tolist() + [at + more for at in begins.tolist() for more in (-step, 0, step, 120 * step)]
+    inside = np.array([at for at in sample if begins[0] <= at < begins[-1]])
+    place_of = np.searchsorted(begins, inside, side="right") - 1
+    expected = list(zip(begins[place_of].tolist(), begins[place_of + 1].tolist(), strict=True))
+    assert [(w.start, w.end) for at in inside.tolist() for w in day.assign(at, {})] == expected
+    _, starts, ends = windows_of(day, slice_of(day, inside))
+    assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == expected

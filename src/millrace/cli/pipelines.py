@@ -185,6 +185,7 @@ def status(
         "watermark lag",
         "windows",
         "too late",
+        "errors",
         "dead",
         "ended",
     )
@@ -308,6 +309,7 @@ def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
         format_duration(max(0, max(lags)) // SECOND * SECOND) if lags else None,
         sum(part["groups"] for part in progress["parts"].values()),
         sum(part["dropped"] for part in progress["parts"].values()),
+        sum(part.get("errors", 0) for part in progress["parts"].values()),
         status.dead,
         datetime.fromtimestamp(status.at, UTC).isoformat(timespec="seconds"),
     )

@@ -363,7 +363,10 @@ class Fused:
         return self._computed(rows, query.stream.schema.names, list(columns.items()), [AT]), computed
 
     def _unaggregated(self, query: Query, staged: Staged) -> str:
-        """What `panes.lift` takes, in the order of arrival: keys, time, arguments; for a user's windows, the row."""
+        """What `panes.lift` takes, in the order of arrival: keys, time, arguments; for a user's windows, the row.
+
+        Beside it is the place of each row, for those that a function of the user's has no value for.
+        """
         event_time = find_event_time(query.stream)
         timed = Staged(f"SELECT *, {_at(event_time, staged)} AS {AT} FROM ({staged.sql})", staged.is_marked)
         argued, computed = self._argued(query, timed)
@@ -374,7 +377,7 @@ class Fused:
         if isinstance(query.windowing, Custom):
             chosen += [f"{quoted(name)} AS {quoted(f'row_{name}')}" for name in query.stream.schema.names]
         self._marked = argued if argued.is_marked else None
-        return f"SELECT {', '.join(chosen)} FROM (SELECT * FROM {argued.good}) ORDER BY {_SIDE}, {PLACE}"
+        return f"SELECT {', '.join([PLACE, *chosen])} FROM (SELECT * FROM {argued.good}) ORDER BY {_SIDE}, {PLACE}"
 
     def _table(self, table: Table, join: Join) -> str:
         name = f"__table_{len(self.tables)}"
@@ -470,5 +473,8 @@ def _rounded(newest: int, counted: pa.Table) -> Mapping[int, int]:
 
 
 def _key(query: Query, name: str) -> str:
-    """A key as it is compared: -0.0 is 0.0."""
-    return f"{quoted(name)} + 0.0" if query.stream.schema.type_of(name) in ("DOUBLE", "FLOAT") else quoted(name)
+    """A key as it is compared: -0.0 is 0.0, and there is one NaN."""
+    kind = query.stream.schema.type_of(name)
+    if kind not in ("DOUBLE", "FLOAT"):
+        return quoted(name)
+    return f"CASE WHEN isnan({quoted(name)}) THEN CAST('nan' AS {kind}) ELSE {quoted(name)} + 0.0 END"

@@ -3,6 +3,7 @@
 Each says what its like in `millrace.panes` says, of the same rows.
 """
 
+import sys
 from collections.abc import Callable
 
 from millrace.log.sql import CannotFuseError, to_duckdb
@@ -19,10 +20,13 @@ from millrace.model.aggregate import (
     TopK,
     Variance,
 )
+from millrace.model.expression import Expression
 from millrace.model.query import Computed
 from millrace.model.schema import is_integer
 from millrace.model.window import Fixed, Global, Session, Sliding, Windowing
 
+_SMALLER = 2.0**-64
+_LARGEST = sys.float_info.max
 AT = "__at"
 """The column with the event time of a row, in microseconds."""
 
@@ -69,35 +73,55 @@ def _summed(computed: Computed) -> list[str]:
     (argument,) = computed.arguments
     if not is_integer(argument.type) and argument.type not in ("DOUBLE", "FLOAT"):
         raise NotInSqlError(f"sums of {argument.type} are exact in Arrow only")
-    kind = "BIGINT" if is_integer(argument.type) else "DOUBLE"
+    kind = "HUGEINT" if is_integer(argument.type) else "DOUBLE"
     value = to_duckdb(argument)
     return [f"CAST(coalesce(sum({value}), 0) AS {kind})", f"count({value})"]
 
 
 def _spread(computed: Computed) -> list[str]:
+    """Count, mean and squares; NaN if a value is not finite, and infinite squares if they are beyond DOUBLE.
+
+    The mean is of values made smaller by a power of two, which is exact: their sum is never beyond DOUBLE. DuckDB says
+    any of -inf, inf and NaN where squares are. The mean of equal values is exact, as squares of what it is off by might
+    be beyond DOUBLE too.
+    """
     value = f"CAST({to_duckdb(computed.arguments[0])} AS DOUBLE)"
-    count = f"count({value})"
-    return [count, f"coalesce(avg({value}), 0.0)", f"coalesce(var_pop({value}) * {count}, 0.0)"]
+    count, mean, spread = f"count({value})", f"avg({value} * {_SMALLER!r})", f"var_pop({value})"
+    near = f"greatest(least({mean} / {_SMALLER!r}, {_LARGEST!r}), -{_LARGEST!r})"
+    near = f"CASE WHEN {spread} = 0 THEN any_value({value}) ELSE {near} END"
+    finite = f"CASE WHEN isfinite({spread}) THEN {spread} * {count} ELSE CAST('inf' AS DOUBLE) END"
+    return [
+        count,
+        *(
+            f"CASE WHEN {mean} IS NULL THEN 0.0 WHEN isfinite({mean}) THEN {known} ELSE CAST('nan' AS DOUBLE) END"
+            for known in (near, finite)
+        ),
+    ]
 
 
 def _extreme(computed: Computed) -> list[str]:
-    return [f"{'max' if isinstance(computed.aggregate, Max) else 'min'}({to_duckdb(computed.arguments[0])})"]
+    return [f"{'max' if isinstance(computed.aggregate, Max) else 'min'}({_value(computed.arguments[0])})"]
+
+
+def _value(argument: Expression) -> str:
+    """A value as answers show it: -0.0 is 0.0."""
+    return f"({to_duckdb(argument)} + 0.0)" if argument.type in ("DOUBLE", "FLOAT") else to_duckdb(argument)
 
 
 def _timed(computed: Computed) -> list[str]:
-    value = to_duckdb(computed.arguments[0])
+    value = _value(computed.arguments[0])
     choose = "max" if isinstance(computed.aggregate, Last) else "min"
     whole = f"{choose}({{'at': {AT}, 'value': {value}}}) FILTER (WHERE {value} IS NOT NULL)"
     return [f"({whole}).at", f"({whole}).value"]
 
 
 def _listed(computed: Computed) -> list[str]:
-    value = to_duckdb(computed.arguments[0])
+    value = _value(computed.arguments[0])
     return [f"list({value}) FILTER (WHERE {value} IS NOT NULL)"]
 
 
 def _topped(computed: Computed) -> list[str]:
-    value, rank = to_duckdb(computed.arguments[0]), to_duckdb(computed.arguments[-1])
+    value, rank = _value(computed.arguments[0]), _value(computed.arguments[-1])
     held = f"FILTER (WHERE {value} IS NOT NULL AND {rank} IS NOT NULL)"
     return [f"list({value}) {held}", f"list({rank}) {held}"]
 

@@ -12,13 +12,14 @@ from millrace.edge.connection import Prepared
 from millrace.edge.decode import MISFIT, JsonDecoder
 from millrace.log.csvfile import opened, read_csv
 from millrace.log.sql import quoted
-from millrace.log.typed import digits, is_none, value_of
+from millrace.log.typed import is_none, value_of
 from millrace.log.written import without_exponent
 from millrace.model.accepted import as_type
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import ModelError, Place, refuse
 from millrace.model.schema import Column
 from millrace.model.stream import Table
+from millrace.model.types import digits_of
 
 _SPACES = re.compile(r"[ \t\r\n]*")
 _SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
@@ -98,7 +99,7 @@ def _csv(table: Table, path: Path) -> pa.Table:
 
 
 def _plain(texts: pa.ChunkedArray, column: Column) -> pa.ChunkedArray | pa.Array:
-    if digits(column.type) is None:
+    if digits_of(column.type) is None:
         return texts
     return pa.array([without_exponent(text) if text else text for text in texts.to_pylist()], pa.string())
 

@@ -16,12 +16,13 @@ import pyarrow as pa
 from millrace.log.bundle import as_texts
 from millrace.log.duck import asked
 from millrace.log.sql import CannotFuseError, quoted, to_duckdb
-from millrace.log.typed import OBJECT, as_written, digits, is_none, is_unsure, pointer, value_of
+from millrace.log.typed import OBJECT, as_written, is_none, is_unsure, pointer, value_of
 from millrace.log.written import written
 from millrace.model.errors import refuse
 from millrace.model.expression import parse_expression
 from millrace.model.schema import UNKNOWN, Column, parse_schema
 from millrace.model.typed import ColumnOf, is_fallible, walk
+from millrace.model.types import digits_of
 
 Bools = npt.NDArray[np.bool_]
 
@@ -67,7 +68,7 @@ def statement(condition: str, schema: str) -> Statement:
     if not read:
         raise refuse(f"keep({condition!r}) names no field")
     for column in read:
-        if digits(column.type) is not None:
+        if digits_of(column.type) is not None:
             raise refuse(f"keep({condition!r}) does not compare {column}; leave it to the pipeline")
     texts = {column: f"j[{n}]" for n, column in enumerate(read, 1)}
     checks = {column: check for column in read if (check := is_unsure(column, texts[column])) is not None}

@@ -4,10 +4,10 @@ DuckDB's own casts take more than JSON and Spark do (`1_0`, ` 5 `, `epoch`, `24:
 a text may look like is said here. `docs/values.md` has it as a table.
 """
 
-import re
 
 from millrace.model.errors import refuse
 from millrace.model.schema import Column, is_integer
+from millrace.model.types import digits_of
 
 OBJECT = (
     "json_valid(value) AND starts_with(ltrim(value, ' \t\r\n'), '{') "
@@ -29,12 +29,11 @@ _CLOCK = "([01]?[0-9]|2[0-3]):[0-9]{1,2}(:[0-9]{1,2}([.][0-9]+)?)?"
 _TIME = f"[ \t\r\n]*[0-9]{{4}}-[0-9]{{1,2}}-[0-9]{{1,2}}([T ]{_CLOCK}{_ZONE}?)?[ \t\r\n]*"
 _USUAL = {27: "%Y-%m-%dT%H:%M:%S.%fZ", 24: "%Y-%m-%dT%H:%M:%S.%gZ", 20: "%Y-%m-%dT%H:%M:%SZ"}
 """The forms of most times, by their length: to try one in vain takes DuckDB ten times as long."""
-_DECIMAL = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
 
 
 def value_of(column: Column, text: str) -> str:
     """The value of a field that is there as text; it is none if `is_none` says so. Refuses types that have no text."""
-    decimal = digits(column.type)
+    decimal = digits_of(column.type)
     if is_integer(column.type):
         return f"CASE WHEN regexp_full_match({text}, '-?[0-9]+') THEN try_cast({text} AS {column.type}) END"
     if decimal is not None:
@@ -76,7 +75,7 @@ def is_unsure(column: Column, text: str) -> str | None:
     if column.type == "STRING":
         low = f"CASE WHEN {text} < ':' THEN regexp_full_match({text}, '{_NOT_WHOLE}') ELSE {text} >= '[' END"
         return f"CASE WHEN {text} < '\\' THEN {low} ELSE {text} >= '{{' AND {text} < '|' END"
-    if digits(column.type) is not None:
+    if digits_of(column.type) is not None:
         return f"regexp_matches({text}, '[.eE]')"
     return None
 
@@ -87,24 +86,12 @@ def is_doubtful(column: Column, value: str, text: str) -> str:
         return f"{text} < '\\' OR {text} >= '{{'"  # those that start with a small letter are not
     if column.type == "TIMESTAMP":
         return f"(({value} IS NULL OR {value} NOT BETWEEN {_CERTAIN} AND {_LAST}) AND {text} IS NOT NULL)"
-    return f"{text} IS NOT NULL" if digits(column.type) is not None else is_none(column, value, text)
+    return f"{text} IS NOT NULL" if digits_of(column.type) is not None else is_none(column, value, text)
 
 
 def as_written(raw: str, text: str) -> str:
     """The exact text of a field: what was written, or if that is in quotes, what DuckDB made of them."""
     return f"CASE WHEN starts_with({raw}, '\"') THEN {text} ELSE nullif({raw}, 'null') END"
-
-
-def digits(type: str) -> tuple[int, int] | None:
-    """Precision and scale of a DECIMAL; None for other types.
-
-    >>> digits("DECIMAL(5, 2)"), digits("DECIMAL"), digits("INT")
-    ((5, 2), (10, 0), None)
-    """
-    if type == "DECIMAL":
-        return 10, 0
-    found = _DECIMAL.fullmatch(type) or re.fullmatch(r"DECIMAL\((\d+)()\)", type)
-    return None if found is None else (int(found[1]), int(found[2] or 0))
 
 
 def pointer(name: str) -> str:

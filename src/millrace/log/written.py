@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.log.fields import Fields, Ints, scan
-from millrace.log.typed import digits
 from millrace.model.schema import Column
+from millrace.model.types import digits_of
 
 _NEAR = 200_000
 """How many bytes of records are looked at together."""
@@ -29,7 +29,7 @@ def written(objects: pa.Array, columns: Sequence[Column]) -> list[pa.Array]:
         found = scan(objects.slice(start, step).cast(pa.string()))
         for column, part in zip(columns, parts, strict=True):
             texts = _texts(found, column.name)
-            part.append(texts if digits(column.type) is None else _plain(texts))
+            part.append(texts if digits_of(column.type) is None else _plain(texts))
     return [pa.concat_arrays(part) if part else pa.array([], pa.string()) for part in parts]
 
 

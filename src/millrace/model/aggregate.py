@@ -4,27 +4,35 @@ Each aggregate has one definition that every engine follows:
 
 - `partial(values, at)` is what one element contributes, `None` if nothing;
 - `merge(a, b)` puts two contributions together, in any order and grouping;
-- `result(partial)` is the answer, where `None` stands for no contribution at all;
+- `result(partial)` is the answer, where `None` stands for no contribution at all. It raises `NoValueError` where there
+  is none, such as a sum beyond its type: an error of that group, judged on the whole, however it came together;
 - `inverse(total, part)`, where it exists, takes a contribution back out.
 
 NULL is handled as in SQL: aggregates skip it, `count()` counts rows, and the answer over nothing
-is NULL except for counts (0) and collections (empty).
+is NULL except for counts (0) and collections (empty). Types and values are Spark 4's (ANSI); docs/aggregates.md says
+where they are not, and why.
 """
 
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import reduce
-from math import isnan, sqrt
+from math import inf, isfinite, isnan, nan, sqrt
 from typing import Any, ClassVar, TypeAlias
 
-from millrace.model.errors import refuse
-from millrace.model.schema import is_numeric
+from millrace.model.errors import NoValueError, because, refuse
+from millrace.model.schema import UNKNOWN, is_integer, is_numeric
+from millrace.model.types import digits_of
 
 Partial: TypeAlias = Any
 Values: TypeAlias = tuple[Any, ...]
+
+_MOST_DIGITS = 38
+_EXACT = Context(prec=200, rounding=ROUND_HALF_UP)
+"""Enough digits for any sum of decimals."""
 
 
 class Aggregate(ABC):
@@ -71,6 +79,10 @@ class Aggregate(ABC):
     def result_type(self, types: Sequence[str]) -> str:
         """The SQL type of the answer, from the types of the arguments."""
         return types[0]
+
+    def over(self, types: Sequence[str]) -> "Aggregate":
+        """The same, where it depends on the types of the arguments what the answer is."""
+        return self
 
     def combine(self, partials: Sequence[Partial | None]) -> Partial | None:
         """All contributions as one."""
@@ -132,46 +144,95 @@ class CountIf(Count):
 
 @dataclass(frozen=True, slots=True)
 class Sum(OfOne):
-    """The sum. A partial is (sum, how many), so that taking all back leaves NULL, not 0."""
+    """The sum. A partial is (sum, how many), so that taking all back leaves NULL, not 0.
 
+    Sums of whole numbers and of decimals are exact and have no bounds on the way; the answer has those of its type.
+    """
+
+    type: str = field(default=UNKNOWN, compare=False, repr=False)
+    """Of the argument, once that is known."""
     name: ClassVar[str] = "sum"
     width: ClassVar[int] = 2
     invertible: ClassVar[bool] = True
     numeric: ClassVar[bool] = True
 
     def lift(self, values: Values, at: int) -> tuple[Any, int]:
-        return values[0], 1
+        return float(values[0]) if self.type in ("DOUBLE", "FLOAT") else values[0], 1
 
     def merge(self, a: tuple[Any, int], b: tuple[Any, int]) -> tuple[Any, int]:
-        return a[0] + b[0], a[1] + b[1]
+        return _added(a[0], b[0]), a[1] + b[1]
 
     def finish(self, partial: tuple[Any, int]) -> Any:
-        return partial[0]
+        total = partial[0]
+        if isinstance(total, Decimal):
+            return self.fitting(total)
+        if isinstance(total, int) and not -(2**63) <= total < 2**63:
+            raise self.too_large(total)
+        return total
+
+    def fitting(self, answer: Decimal) -> Decimal:
+        """A decimal as the type of the answer has it."""
+        precision, scale = self.digits(-int(answer.as_tuple().exponent))
+        rounded = answer.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
+        if rounded.copy_abs() >= Decimal(10) ** (precision - scale):
+            raise self.too_large(rounded)
+        return rounded
+
+    def too_large(self, answer: int | Decimal) -> NoValueError:
+        """The error of an answer that its type cannot hold."""
+        shown, kind = str(answer), "BIGINT"
+        if isinstance(answer, Decimal):
+            precision, scale = self.digits(-int(answer.as_tuple().exponent))
+            shown, kind = f"{answer:f}", f"DECIMAL({precision}, {scale})"
+        return NoValueError(f"{self} is {shown}, which {kind} cannot hold; cast its argument to a wider type")
+
+    def digits(self, scale: int) -> tuple[int, int]:
+        """The precision and the scale of an answer over decimals, whose own scale it is if their type is not known."""
+        return digits_of(self.result_type([self.type])) or (_MOST_DIGITS, scale)
 
     def inverse(self, total: tuple[Any, int], part: tuple[Any, int]) -> tuple[Any, int] | None:
         left = total[1] - part[1]
-        return (total[0] - part[0], left) if left else None
+        return (_subtracted(total[0], part[0]), left) if left else None
+
+    def over(self, types: Sequence[str]) -> Aggregate:
+        return replace(self, type=types[0])
 
     def result_type(self, types: Sequence[str]) -> str:
-        return _of_sum(types[0])
+        """As Spark has it: ten digits more for decimals, so that a sum has room for many."""
+        digits = digits_of(types[0])
+        if digits is not None:
+            return f"DECIMAL({min(_MOST_DIGITS, digits[0] + 10)}, {digits[1]})"
+        return "DOUBLE" if types[0] in ("DOUBLE", "FLOAT") else "BIGINT" if is_integer(types[0]) else UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class Mean(Sum):
-    """The arithmetic mean."""
+    """The arithmetic mean: the exact sum, divided and then rounded once."""
 
     name: ClassVar[str] = "mean"
 
-    def finish(self, partial: tuple[Any, int]) -> float:
-        return float(partial[0] / partial[1])
+    def finish(self, partial: tuple[Any, int]) -> Any:
+        total, count = partial
+        if not isinstance(total, Decimal):
+            return total / count
+        _, scale = self.digits(min(_MOST_DIGITS, 4 - int(total.as_tuple().exponent)))
+        return self.fitting(_quotient(total, count, scale))
 
     def result_type(self, types: Sequence[str]) -> str:
-        return "DOUBLE"
+        """As Spark has it: four digits more after the point for decimals."""
+        digits = digits_of(types[0])
+        if digits is None:
+            return "DOUBLE"
+        return f"DECIMAL({min(_MOST_DIGITS, digits[0] + 4)}, {min(_MOST_DIGITS, digits[1] + 4)})"
 
 
 @dataclass(frozen=True, slots=True)
 class Variance(OfOne):
-    """The sample variance. A partial is (count, mean, sum of squared distances from the mean)."""
+    """The sample variance. A partial is (count, mean, sum of squared distances from the mean).
+
+    NaN if a value is NaN or infinite, infinite if the sum of squares is beyond DOUBLE; so it does not depend on
+    how values come together which of these it is.
+    """
 
     name: ClassVar[str] = "variance"
     width: ClassVar[int] = 3
@@ -183,7 +244,12 @@ class Variance(OfOne):
     def merge(self, a: tuple[int, float, float], b: tuple[int, float, float]) -> tuple[int, float, float]:
         # Adding up squares instead would lose the small differences of large values.
         count, apart = a[0] + b[0], b[1] - a[1]
-        return count, a[1] + apart * b[0] / count, a[2] + b[2] + apart * apart * a[0] * b[0] / count
+        if not (isfinite(a[1]) and isfinite(b[1])):
+            return count, nan, nan
+        squares = a[2] + b[2] + apart * apart * (a[0] / count * b[0])
+        if isfinite(apart):
+            return count, a[1] + apart * (b[0] / count), squares
+        return count, a[1] * (a[0] / count) + b[1] * (b[0] / count), inf
 
     def finish(self, partial: tuple[int, float, float]) -> float | None:
         return partial[2] / (partial[0] - 1) if partial[0] > 1 else None
@@ -209,7 +275,7 @@ class Min(OfOne):
     name: ClassVar[str] = "min"
 
     def lift(self, values: Values, at: int) -> Any:
-        return values[0]
+        return one_zero(values[0])
 
     def merge(self, a: Any, b: Any) -> Any:
         return min(a, b, key=sort_key)
@@ -233,7 +299,7 @@ class First(OfOne):
     width: ClassVar[int] = 2
 
     def lift(self, values: Values, at: int) -> tuple[int, Any]:
-        return at, values[0]
+        return at, one_zero(values[0])
 
     def merge(self, a: tuple[int, Any], b: tuple[int, Any]) -> tuple[int, Any]:
         return min(a, b, key=_by_time)
@@ -259,7 +325,7 @@ class Collect(OfOne):
     name: ClassVar[str] = "collect"
 
     def lift(self, values: Values, at: int) -> tuple[Any, ...]:
-        return (values[0],)
+        return (one_zero(values[0]),)
 
     def merge(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(heapq.merge(a, b, key=sort_key))
@@ -297,7 +363,7 @@ class TopK(Aggregate):
         return (self.argument,) if self.by is None else (self.argument, self.by)
 
     def lift(self, values: Values, at: int) -> tuple[tuple[Any, ...], ...]:
-        return ((values[-1], values[0]),)
+        return ((one_zero(values[-1]), one_zero(values[0])),)
 
     def merge(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(heapq.nlargest(self.k, (*a, *b), key=lambda pair: (sort_key(pair[0]), sort_key(pair[1]))))
@@ -338,14 +404,23 @@ class Fold(Aggregate):
         return self.join is not None
 
     def lift(self, values: Values, at: int) -> Any:
-        return self.add(deepcopy(self.start), values[0]) if self.join else (values[0],)
+        if self.join is None:
+            return (values[0],)
+        return self._call(f" of {values[0]!r:.60}", self.add, deepcopy(self.start), values[0])
 
     def merge(self, a: Any, b: Any) -> Any:
-        return self.join(a, b) if self.join else a + b
+        return self._call("", self.join, a, b) if self.join else a + b
 
     def result(self, partial: Any | None) -> Any:
-        state = self._state(partial)
-        return self.answer(state) if self.answer else state
+        state = self._call("", self._state, partial)
+        return self._call("", self.answer, state) if self.answer else state
+
+    def _call(self, of: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of the user's; if it fails, there is no value."""
+        try:
+            return function(*arguments)
+        except Exception as error:
+            raise NoValueError(f"{self}{of}: {because(error)}") from None
 
     def _state(self, partial: Any | None) -> Any:
         if self.join is None:
@@ -451,6 +526,11 @@ def sort_key(value: Any) -> tuple[bool, Any]:
     return (True, 0) if isinstance(value, float) and isnan(value) else (False, value)
 
 
+def one_zero(value: Any) -> Any:
+    """A value as answers show it: -0.0, which equals 0.0, is 0.0."""
+    return value + 0.0 if isinstance(value, float) else value
+
+
 def positive(number: int, where: str) -> int:
     """Check a count that must be at least 1."""
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -476,9 +556,17 @@ def _by_time(partial: tuple[int, Any]) -> tuple[int, tuple[bool, Any]]:
     return partial[0], sort_key(partial[1])
 
 
-def _of_sum(type: str) -> str:
-    """The type of a sum, as Spark has it: wide enough for many."""
-    if type.startswith("DECIMAL"):
-        precision, scale = type[len("DECIMAL(") : -1].split(",")
-        return f"DECIMAL({min(38, int(precision) + 10)}, {int(scale)})"
-    return type if type == "UNKNOWN" else "DOUBLE" if type in ("DOUBLE", "FLOAT") else "BIGINT"
+def _added(a: Any, b: Any) -> Any:
+    return _EXACT.add(a, b) if isinstance(a, Decimal) else a + b
+
+
+def _subtracted(a: Any, b: Any) -> Any:
+    return _EXACT.subtract(a, b) if isinstance(a, Decimal) else a - b
+
+
+def _quotient(total: Decimal, count: int, scale: int) -> Decimal:
+    """Rounded once, half away from zero."""
+    numerator, denominator = total.scaleb(scale, _EXACT).as_integer_ratio()
+    whole, rest = divmod(abs(numerator), denominator * count)
+    whole += 2 * rest >= denominator * count
+    return Decimal(whole if numerator >= 0 else -whole).scaleb(-scale, _EXACT)

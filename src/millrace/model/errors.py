@@ -36,6 +36,18 @@ class MachineError(ModelError):
     """A disk or a server that does not do what it should. What was asked may be right, and be asked again."""
 
 
+class NoValueError(ValueError):
+    """Why something has no value: an aggregate for a row or a group, a user's function for a row.
+
+    It is no mistake in a pipeline: that row or group is set aside with the reason, and the rest go on.
+    """
+
+
+def because(error: Exception) -> str:
+    """What a user's function raised, in a line."""
+    return ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
+
+
 def caller() -> Place:
     """The nearest line outside Millrace that led here: where the user wrote what is being built."""
     frame = sys._getframe(1)

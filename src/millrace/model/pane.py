@@ -42,3 +42,12 @@ class Pane:
     def retraction(self) -> "Pane":
         """The same pane, taken back."""
         return replace(self, diff=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A firing that had no answer, and why: a sum beyond its type, a function of the user's that raised."""
+
+    key: tuple[Any, ...]
+    window: Window
+    reason: str

@@ -54,8 +54,8 @@ class Windowed:
         if self.windowing is not None:
             raise refuse("window() was called already; a computation has one kind of window")
         allowed = parse_duration(lateness, "lateness")
-        if allowed and isinstance(windowing, Global):
-            raise refuse("lateness on a global window means nothing: it never closes; leave it out")
+        if isinstance(windowing, Global):
+            allowed = 0  # it closes when the input is over, and nothing is late then
         if allowed and isinstance(windowing, Count):
             raise refuse("lateness on a count window means nothing: it does not go by event time; leave it out")
         if not isinstance(windowing, Global | Count) and find_event_time(self.stream) is None:
@@ -97,7 +97,8 @@ class Windowed:
             raise refuse("aggregate() needs at least one aggregate, such as plays=count()")
         computed = []
         for name, aggregate in aggregates.items():
-            computed.append(Computed(name, aggregate, self._arguments(name, aggregate)))
+            arguments = self._arguments(name, aggregate)
+            computed.append(Computed(name, aggregate.over([each.type for each in arguments]), arguments))
         return Query(
             self.stream,
             self.keys,
@@ -199,6 +200,11 @@ class Query:
         """The aggregates by name."""
         return {computed.name: computed.aggregate for computed in self.computed}
 
+    def of_key(self, key: tuple[Any, ...]) -> str:
+        """A key in a message, after what is said of it."""
+        named = [f"{name}={value!r:.40}" for name, value in zip(self.keys, key, strict=True)]
+        return f", where {', '.join(named)}" if named else ""
+
     def explain(self) -> str:
         """The flow as text."""
         from millrace.model.explain import query_as_text
@@ -207,11 +213,12 @@ class Query:
 
     def row(self, pane: Pane) -> dict[str, Any]:
         """A pane as a row: the columns of `schema`, then what is known of the pane itself."""
-        bounds = {column.name: at for column, at in zip(WINDOW_COLUMNS, self._bounds(pane.window), strict=True)}
+        bounds = {column.name: at for column, at in zip(WINDOW_COLUMNS, self.bounds(pane.window), strict=True)}
         about = {"diff": pane.diff, "timing": str(pane.timing), "index": pane.index, "last": pane.last}
         return {**dict(zip(self.keys, pane.key, strict=True)), **bounds, **pane.values, **about}
 
-    def _bounds(self, window: Window) -> tuple[Any, Any]:
+    def bounds(self, window: Window) -> tuple[Any, Any]:
+        """Where a window starts and ends, as answers show it."""
         if isinstance(self.windowing, Count):
             return window.start, window.end
         if isinstance(self.windowing, Global):

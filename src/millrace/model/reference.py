@@ -15,12 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from millrace.model.aggregate import Aggregate, Fold
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME, Moment, to_instant, to_micros
-from millrace.model.errors import at_place, refuse
+from millrace.model.errors import NoValueError, at_place, refuse
 from millrace.model.evaluate import check_known
-from millrace.model.pane import Mode, Pane, Timing
+from millrace.model.pane import Failure, Mode, Pane, Timing
 from millrace.model.query import Query
-from millrace.model.rows import DeadLetter, Rows, as_key
+from millrace.model.rows import DeadLetter, Rows, as_key, fits
 from millrace.model.trigger import (
     After,
     AllOf,
@@ -35,7 +36,7 @@ from millrace.model.trigger import (
     Watermark,
     parts_of,
 )
-from millrace.model.window import Count, Row, Session, Window
+from millrace.model.window import Count, Custom, Row, Session, Window
 
 Key: TypeAlias = tuple[Any, ...]
 
@@ -180,6 +181,8 @@ class Element:
     at: int
     arrival: int
     values: tuple[tuple[Any, ...], ...]
+    windows: tuple[Window, ...] = ()
+    """Those that a function of the user's gave it."""
 
 
 @dataclass(slots=True)
@@ -210,6 +213,8 @@ class Reference:
         self.query = query
         self.dropped = 0
         """Elements that came too late for every window, rules 2 and 7."""
+        self.failed: list[Failure] = []
+        """The firings that had no answer."""
         self._rows = Rows(query.stream, tables or {}, now)
         self._now = now
         self._watermark = self._watermark_before = BEGINNING_OF_TIME
@@ -220,9 +225,10 @@ class Reference:
         """Take in one bundle of a source, which has to be named if there are several."""
         elements: dict[Key, list[tuple[Element, Row]]] = {}
         for row in self._rows.take(rows, source, self._watermark, self._now):
-            element = self._element(row)
+            key = tuple(as_key(row[name]) for name in self.query.keys)
+            element = self._element(key, row)
             if element is not None:
-                elements.setdefault(tuple(as_key(row[name]) for name in self.query.keys), []).append((element, row))
+                elements.setdefault(key, []).append((element, row))
         panes = []
         for key, arrived in elements.items():
             for group in self._assign(key, arrived):
@@ -284,6 +290,8 @@ class Reference:
 
     def _windows(self, key: Key, element: Element, row: Row) -> tuple[Window, ...]:
         windowing = self.query.windowing
+        if isinstance(windowing, Custom):
+            return element.windows
         if not isinstance(windowing, Count):
             return windowing.assign(element.at, row)
         # Rule 10: in order of arrival, so a group is known by its ordinal.
@@ -363,13 +371,26 @@ class Reference:
         return panes
 
     def _emit(self, key: Key, group: Group, look: Look, last: bool) -> list[Pane]:
-        """Rule 5: what a firing says."""
+        """Rules 5 and 14: what a firing says."""
         held = group.new if self.query.mode is Mode.DISCARDING else group.emitted + group.new
-        pane = Pane(key, group.window, self._values(held), self._timing(look), group.index, last)
         retracted = [said.retraction() for said in group.said] if self.query.mode is Mode.RETRACTING else []
         group.emitted, group.new = group.emitted + group.new, []
+        try:
+            pane = Pane(key, group.window, self._values(held), self._timing(look), group.index, last)
+        except NoValueError as error:
+            self.failed.append(Failure(key, group.window, str(error)))
+            group.said = []
+            return [*retracted, *self._without_answer(key, group, look)]
         group.index, group.said = group.index + 1, [pane]
         return [*retracted, pane]
+
+    def _without_answer(self, key: Key, group: Group, look: Look) -> list[Pane]:
+        """Rule 14: what takes the place of the answer before, where that is not taken back by a copy of it."""
+        replaces = group.index > 0 or isinstance(self.query.windowing, Session)
+        if self.query.mode is not Mode.ACCUMULATING or not replaces:
+            return []
+        nothing = dict.fromkeys(computed.name for computed in self.query.computed)
+        return [Pane(key, group.window, nothing, self._timing(look), max(0, group.index - 1), diff=-1)]
 
     def _timing(self, look: Look) -> Timing:
         """Rule 3."""
@@ -381,22 +402,47 @@ class Reference:
         values = {}
         for number, computed in enumerate(self.query.computed):
             partials = [computed.aggregate.partial(element.values[number], element.at) for element in elements]
-            values[computed.name] = computed.aggregate.result(computed.aggregate.combine(partials))
+            try:
+                answer = computed.aggregate.result(computed.aggregate.combine(partials))
+                values[computed.name] = self._of_its_type(computed.aggregate, answer)
+            except NoValueError as error:
+                raise NoValueError(f"{computed.name}: {error}") from None
         return values
 
-    def _element(self, row: Row) -> Element | None:
+    def _of_its_type(self, aggregate: Aggregate, answer: Any) -> Any:
+        """An answer, which a function of the user's may have got wrong; a whole number may be written as a float."""
+        whole = isinstance(answer, float) and answer.is_integer()
+        if isinstance(aggregate, Fold) and not whole and not fits(answer, aggregate.type):
+            raise NoValueError(f"{aggregate}: {answer!r:.60} is not {aggregate.type}")
+        return answer
+
+    def _element(self, key: Key, row: Row) -> Element | None:
         """What the aggregates need of a row, if it has all of that."""
         event_time = self.query.event_time
         values = self._rows.arguments(row, self.query.computed)
         at = 0 if event_time is None else to_instant(row[event_time.column])
-        return None if values is None else Element(at, self._now, values)
+        if values is None:
+            return None
+        try:
+            for computed, given in zip(self.query.computed, values, strict=True):
+                if isinstance(computed.aggregate, Fold):
+                    computed.aggregate.partial(given, at)
+            return Element(at, self._now, values, self._custom(at, row))
+        except NoValueError as error:
+            self._rows.dead.append(DeadLetter(row, f"{error}{self.query.of_key(key)}"))
+            return None
+
+    def _custom(self, at: int, row: Row) -> tuple[Window, ...]:
+        windowing = self.query.windowing
+        return windowing.try_assign(at, row) if isinstance(windowing, Custom) else ()
 
 
 def batch(query: Query, rows: Iterable[Row], tables: Mapping[str, Iterable[Row]] | None = None) -> list[Pane]:
     """Rule 11: the answer over a bounded input, the last pane of each (key, window)."""
     engine = Reference(query, tables)
     panes = engine.input(rows) + engine.end()
-    return list({(pane.key, pane.window): pane for pane in panes}.values())
+    last = {(pane.key, pane.window): pane for pane in panes}
+    return [pane for pane in last.values() if pane.diff > 0]
 
 
 def _overlapping(spans: list[Window]) -> list[Window]:

@@ -6,26 +6,35 @@ say what the run before it said, so nothing here draws random numbers (docs/deci
 
 DataSketches has no second moment. That one is Alon, Matias and Szegedy's estimate in its fast form:
 each row of a small table adds every value, with a sign, to one of its counters.
+
+Values that are equal to Spark are one value here: 0.0 and -0.0, and every NaN.
 """
 
 import hashlib
 import json
+import math
 import struct
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from statistics import median
 from typing import Any, ClassVar
 
 import datasketches
 import numpy as np
 
-from millrace.model.aggregate import OfOne, Partial, Values, positive
+from millrace.model.aggregate import OfOne, Partial, Values, one_zero, positive
 from millrace.model.errors import refuse
 
 _LG_DISTINCT = 12
 _LG_ITEMS = 10
 _COMPRESSION = 200
 _ROWS, _COUNTERS = 7, 256
+_OUTSIDE = struct.Struct("<3Q")
+_EMPTY = "\0the empty string"
+"""What stands for the empty string in a sketch that leaves that out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +68,39 @@ class ApproxDistinct(OfOne):
 
 @dataclass(frozen=True, slots=True)
 class ApproxQuantile(OfOne):
-    """The value below which the share `q` of the values lies: a t-digest."""
+    """The value below which the share `q` of the values lies: a t-digest.
+
+    A digest interpolates, which cannot be done with what is not finite. So a partial is (how many are -infinity, how
+    many are infinity, how many are NaN, which is the greatest), then the digest of the others.
+    """
 
     q: float
     name: ClassVar[str] = "approx_quantile"
     numeric: ClassVar[bool] = True
 
     def lift(self, values: Values, at: int) -> bytes:
-        sketch = datasketches.tdigest_double(_COMPRESSION)
-        sketch.update(float(values[0]))
-        return bytes(sketch.serialize())
+        value, sketch = float(values[0]), datasketches.tdigest_double(_COMPRESSION)
+        if math.isfinite(value):
+            sketch.update(value)
+        outside = (value == -math.inf, value == math.inf, math.isnan(value))
+        return _OUTSIDE.pack(*outside) + bytes(sketch.serialize())
 
     def merge(self, a: bytes, b: bytes) -> bytes:
-        sketch = datasketches.tdigest_double.deserialize(a)
-        sketch.merge(datasketches.tdigest_double.deserialize(b))
-        return bytes(sketch.serialize())
+        sketch = datasketches.tdigest_double.deserialize(a[_OUTSIDE.size :])
+        sketch.merge(datasketches.tdigest_double.deserialize(b[_OUTSIDE.size :]))
+        outside = map(sum, zip(_OUTSIDE.unpack_from(a), _OUTSIDE.unpack_from(b), strict=True))
+        return _OUTSIDE.pack(*outside) + bytes(sketch.serialize())
 
     def finish(self, partial: bytes) -> float:
-        return float(datasketches.tdigest_double.deserialize(partial).get_quantile(self.q))
+        least, greatest, nans = _OUTSIDE.unpack_from(partial)
+        sketch = datasketches.tdigest_double.deserialize(partial[_OUTSIDE.size :])
+        inside = 0 if sketch.is_empty() else sketch.get_total_weight()
+        below = self.q * (least + inside + greatest + nans) - least
+        if below < 0 or (not inside and below == 0 and least):
+            return -math.inf
+        if inside and below <= inside:
+            return float(sketch.get_quantile(below / inside))
+        return math.inf if greatest and below <= inside + greatest else math.nan if nans else math.inf
 
     def result_type(self, types: Sequence[str]) -> str:
         return "DOUBLE"
@@ -98,7 +122,7 @@ class ApproxTopK(OfOne):
     def lift(self, values: Values, at: int) -> bytes:
         sketch = datasketches.frequent_strings_sketch(_LG_ITEMS)
         # The sketch holds strings; JSON keeps apart what is not one.
-        sketch.update(json.dumps(values[0], default=str))
+        sketch.update(json.dumps(_written(one_zero(values[0])), default=str))
         return bytes(sketch.serialize())
 
     def merge(self, a: bytes, b: bytes) -> bytes:
@@ -112,7 +136,7 @@ class ApproxTopK(OfOne):
         sketch = datasketches.frequent_strings_sketch.deserialize(partial)
         found = sketch.get_frequent_items(datasketches.frequent_items_error_type.NO_FALSE_NEGATIVES)
         ranked = sorted(found, key=lambda item: (-item[1], item[0]))[: self.k]
-        return [{"item": json.loads(item[0]), "count": item[1]} for item in ranked]
+        return [{"item": _read(json.loads(item[0])), "count": item[1]} for item in ranked]
 
     def result_type(self, types: Sequence[str]) -> str:
         return f"ARRAY<STRUCT<item: {types[0]}, count: BIGINT>>"
@@ -178,8 +202,42 @@ def second_moment(column: str) -> SecondMoment:
 
 
 def _datum(value: Any) -> int | float | str:
-    return value if isinstance(value, int | float | str) else str(value)
+    """A value as a sketch takes it: equal ones the same, different ones not."""
+    if isinstance(value, float):
+        return math.nan if math.isnan(value) else value + 0.0
+    if isinstance(value, int):
+        return int(value)
+    return _EMPTY if value == "" else value if isinstance(value, str) else json.dumps(_written(value), default=str)
 
 
 def _canonical(value: Any) -> bytes:
-    return f"{type(value).__name__}:{value}".encode()
+    return f"{type(value).__name__}:{_datum(value)}".encode()
+
+
+def _written(value: Any) -> Any:
+    """A value as JSON has it; what JSON does not have, with what it is."""
+    match value:
+        case datetime():
+            instant = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+            return {"time": instant.isoformat()}
+        case date():
+            return {"date": value.isoformat()}
+        case Decimal():
+            return {"decimal": f"{value:f}"}
+        case bytes():
+            return {"bytes": b64encode(value).decode()}
+    return value
+
+
+def _read(written: Any) -> Any:
+    """The value that was written."""
+    match written:
+        case {"time": str(text)}:
+            return datetime.fromisoformat(text)
+        case {"date": str(text)}:
+            return date.fromisoformat(text)
+        case {"decimal": str(text)}:
+            return Decimal(text)
+        case {"bytes": str(text)}:
+            return b64decode(text)
+    return written

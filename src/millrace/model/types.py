@@ -49,6 +49,15 @@ def decimal_of(type: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def digits_of(type: str) -> tuple[int, int] | None:
+    """Precision and scale of a decimal; None for another type.
+
+    >>> digits_of("DECIMAL(10, 2)"), digits_of("INT")
+    ((10, 2), None)
+    """
+    return decimal_of(type) if is_decimal(type) else None
+
+
 def adjusted(precision: int, scale: int) -> str:
     """A decimal type, with digits after the point given up where there are too many; six of them are kept."""
     if precision <= _MOST_DIGITS:

@@ -23,7 +23,7 @@ from millrace.model.duration import (
     to_datetime,
     to_instant,
 )
-from millrace.model.errors import refuse, shown, unknown
+from millrace.model.errors import ModelError, NoValueError, because, refuse, shown, unknown
 
 __all__ = ["calendar", "count", "custom", "fixed", "global_", "session", "sliding"]
 
@@ -130,14 +130,14 @@ class Calendar:
 
     def assign(self, at: int, row: Row) -> tuple[Window, ...]:
         """The one window around `at`; a day with a change of clocks has 23 or 25 hours."""
-        local = to_datetime(at).astimezone(_zone(self.zone)).date()
-        start = _CALENDAR[self.unit].start(local)
-        return (Window(self._midnight(start), self._midnight(_CALENDAR[self.unit].following(start))),)
-
-    def _midnight(self, day: date) -> int:
-        # Where midnight is skipped by a change of clocks, the offset before it applies, which
-        # makes this the instant of the change itself: the first of the day.
-        return to_instant(datetime(day.year, day.month, day.day, tzinfo=_zone(self.zone)).astimezone(UTC))
+        unit, zone = _CALENDAR[self.unit], _zone(self.zone)
+        start = unit.start(_date_at(at, zone))
+        end = _first_of(unit.following(start), zone)
+        if at >= end:
+            # The clocks went back over midnight: it is the day before once more, but the new one has begun.
+            start = unit.following(start)
+            end = _first_of(unit.following(start), zone)
+        return (Window(_first_of(start, zone), end),)
 
     def __str__(self) -> str:
         return f"calendar({self.unit}, zone={self.zone})"
@@ -158,6 +158,15 @@ class Custom:
                 raise refuse(f"{self} assigned a window that ends before it starts: {start} to {end}")
             windows.append(window)
         return tuple(windows)
+
+    def try_assign(self, at: int, row: Row) -> tuple[Window, ...]:
+        """The same. Raises NoValueError if the function raises, or says nothing to go by."""
+        try:
+            return self.assign(at, row)
+        except ModelError as error:
+            raise NoValueError(error.message) from None
+        except Exception as error:
+            raise NoValueError(f"{self}: {because(error)}") from None
 
     def __str__(self) -> str:
         return f"custom({getattr(self.function, '__name__', 'function')})"
@@ -225,6 +234,26 @@ def custom(function: Callable[[datetime, Row], Iterable[tuple[datetime, datetime
 class _Unit:
     start: Callable[[date], date]
     following: Callable[[date], date]
+
+
+def _date_at(at: int, zone: ZoneInfo) -> date:
+    return to_datetime(at).astimezone(zone).date()
+
+
+@lru_cache(4096)
+def _first_of(day: date, zone: ZoneInfo) -> int:
+    """The first instant at which the clocks of a zone show this date, or, where they skip it, a later one."""
+    first, second = (
+        to_instant(datetime(day.year, day.month, day.day, tzinfo=zone, fold=fold).astimezone(UTC)) for fold in (0, 1)
+    )
+    if first <= second:  # midnight comes once, or twice
+        return first
+    # Midnight is skipped, and the change of clocks is somewhere between what it would be by the two offsets.
+    before, at = second - 1, first
+    while at - before > 1:
+        middle = (before + at) // 2
+        before, at = (before, middle) if _date_at(middle, zone) >= day else (middle, at)
+    return at
 
 
 def _add_months(day: date, months: int) -> date:

@@ -21,8 +21,8 @@ from millrace.model.pane import Mode, Timing
 from millrace.model.query import Query
 from millrace.model.window import Count, Custom, Session
 from millrace.panes.arms import Armed, Bools, Ints, Look, compile_trigger
-from millrace.panes.columns import Columnar, columnar
-from millrace.panes.grouping import Grouping, group, identify, keep, lengths, pick
+from millrace.panes.columns import Answers, Columnar, columnar
+from millrace.panes.grouping import Grouping, group, identify, keep, lengths, offsets, pick
 from millrace.panes.hashing import hash_keys, with_number
 from millrace.panes.slices import windows_of
 from millrace.panes.store import HASH, Places, Store, stack
@@ -46,6 +46,10 @@ class State:
     dropped: int = 0
     seen: Store = field(default_factory=Store)
     """For a dedup: the keys that were there."""
+    errors: int = 0
+    """Firings that had no answer, since the start."""
+    failed: pa.Table | None = None
+    """Those of the call that led here: the key, the window, the reason. It is not kept."""
 
 
 @dataclass(slots=True)
@@ -60,6 +64,7 @@ class Work:
     arms: npt.NDArray[np.uint64]
     changed: Bools
     gone: Bools
+    failed: list[pa.Table] = field(default_factory=list)
 
 
 class Panes:
@@ -94,9 +99,11 @@ class Panes:
             self._evaluate(work, ~work.gone, state.watermark, watermark, state.now, panes)
             self._evaluate(work, ~work.gone, watermark, watermark, now, panes)
         groups = self._kept(state.groups, work, _joined(taken))
+        failed = stack(work.failed) if work is not None and work.failed else None
         return replace(
-            state, groups=groups, arrivals=arrivals, watermark=watermark, now=now, dropped=state.dropped + dropped
-        ), panes
+            state, groups=groups, arrivals=arrivals, watermark=watermark, now=now, dropped=state.dropped + dropped,
+            errors=state.errors + (0 if failed is None else len(failed)), failed=failed,
+        ), panes  # fmt: skip
 
     # Input: partials to groups.
 
@@ -309,10 +316,10 @@ class Panes:
         )
 
     def _emit(self, work: Work, fired: npt.NDArray[np.intp], look: Look, last: Bools, panes: list[pa.Table]) -> None:
-        """Rule 5: what firings say, and what they take back."""
+        """Rules 5 and 14: what firings say, and what they take back."""
         control = work.control
-        values = [
-            aggregate.result([pick(work.rows[name].combine_chunks(), fired) for name in names])
+        answers = [
+            aggregate.answers([pick(work.rows[name].combine_chunks(), fired) for name in names])
             for aggregate, names in zip(self.aggregates, self.partials, strict=True)
         ]
         timing = np.where(~look.closed, 0, np.where(look.closing, 1, 2))[fired].astype(np.int8)
@@ -321,21 +328,53 @@ class Panes:
                 *(pa.array(control[name][fired]) for name in ("start", "end", "index")),
                 pa.array(timing),
                 pa.array(last[fired]),
-                *values,
+                *(each.values for each in answers),
             ],
             ["start", "end", "index", "timing", "last", *self.values],
         )
         keys = pick(work.rows.select(list(self.keys)), fired)
+        answered = np.ones(len(fired), np.bool_)
+        if any(each.failed for each in answers):
+            answered = self._note_failed(work, keys, said, answers)
+        all_said, said = said, said if answered.all() else said.filter(pa.array(answered))
         if self.query.mode is Mode.RETRACTING:
             panes.extend(self._retractions(work, fired))
-            self._remember(work, fired, said)
-        panes.append(self._pane_rows(keys, said, 1))
-        control["index"][fired] += 1
+            self._remember(work, fired, said, answered)
+        if not answered.all():
+            panes.extend(self._in_place(keys, all_said, ~answered))
+        panes.append(self._pane_rows(keep(keys, answered), said, 1))
+        control["index"][fired[answered]] += 1
         control["new"][fired] = 0
         control["first"][fired] = _LATER
         work.changed[fired] = True
         if self.query.mode is Mode.DISCARDING:
             self._clear(work, fired)
+
+    def _note_failed(self, work: Work, keys: pa.Table, said: pa.StructArray, answers: Sequence[Answers]) -> Bools:
+        """Note which firings have no answer, and why; which have."""
+        reasons: dict[int, str] = {}
+        for computed, each in zip(reversed(self.query.computed), reversed(answers), strict=True):
+            reasons |= {row: f"{computed.name}: {reason}" for row, reason in each.failed.items()}
+        rows = pa.array(sorted(reasons))
+        failed = keys.take(rows)
+        for name in ("start", "end"):
+            failed = failed.append_column(name, said.field(name).take(rows))
+        work.failed.append(failed.append_column("reason", pa.array([reasons[row] for row in rows.to_pylist()])))
+        answered = np.ones(len(keys), np.bool_)
+        answered[list(reasons)] = False
+        return answered
+
+    def _in_place(self, keys: pa.Table, said: pa.StructArray, failed: Bools) -> list[pa.Table]:
+        """Rule 14: what takes the place of answers before, where they are not taken back by copies of them."""
+        index = said.field("index").to_numpy()
+        replaces = failed if isinstance(self.query.windowing, Session) else failed & (index > 0)
+        if self.query.mode is not Mode.ACCUMULATING or not replaces.any():
+            return []
+        nothing = {name: pa.nulls(len(said), said.type.field(name).type) for name in self.values}
+        columns = {said.type.field(n).name: column for n, column in enumerate(said.flatten())} | nothing
+        columns["index"], columns["last"] = pa.array(np.maximum(index - 1, 0)), pa.array(np.zeros(len(said), np.bool_))
+        taken = pa.StructArray.from_arrays(list(columns.values()), list(columns)).filter(pa.array(replaces))
+        return [self._pane_rows(keep(keys, replaces), taken, -1)]
 
     def _retractions(self, work: Work, fired: npt.NDArray[np.intp]) -> list[pa.Table]:
         if "said" not in work.rows.column_names:
@@ -347,9 +386,9 @@ class Panes:
         keys = pick(work.rows.select(list(self.keys)), np.repeat(fired, held))
         return [self._pane_rows(keys, lists.flatten(), -1)]
 
-    def _remember(self, work: Work, fired: npt.NDArray[np.intp], said: pa.StructArray) -> None:
-        """What the next firing of these groups takes back: this pane and nothing else."""
-        lists = pa.ListArray.from_arrays(pa.array(np.arange(len(said) + 1, dtype=np.int32)), said)
+    def _remember(self, work: Work, fired: npt.NDArray[np.intp], said: pa.StructArray, answered: Bools) -> None:
+        """What the next firing of these groups takes back: this pane, if there is one, and nothing else."""
+        lists = pa.ListArray.from_arrays(offsets(answered.astype(np.int64)), said)
         many, has_said = len(work.rows), "said" in work.rows.column_names
         if len(fired) < many:
             before = work.rows["said"].combine_chunks().cast(lists.type) if has_said else pa.nulls(many, lists.type)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from millrace.panes.advance import State
 from millrace.panes.store import Segment, Store, segment_of
 
-FORMAT = 1
+FORMAT = 2
 STATE = "state"
 _STORES = ("groups", "arrivals", "seen")
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -84,7 +84,9 @@ def read(fetch: Callable[[str], bytes | None], known: Kept | None = None) -> Kep
     for kind in _STORES:
         numbers, following = header.get(kind, ((), 0))
         stores[kind] = Store(tuple(segment(f"{kind}/{number}", number) for number in numbers), following)
-    state = State(watermark=header["watermark"], now=header["now"], dropped=header["dropped"], **stores)
+    state = State(
+        watermark=header["watermark"], now=header["now"], dropped=header["dropped"], errors=header["errors"], **stores
+    )
     return Kept(state, writings)
 
 
@@ -113,6 +115,7 @@ def _header(state: State, writings: Mapping[str, str]) -> bytes:
         "watermark": state.watermark,
         "now": state.now,
         "dropped": state.dropped,
+        "errors": state.errors,
     }
     for kind in _STORES:
         store: Store = getattr(state, kind)

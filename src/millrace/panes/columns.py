@@ -2,15 +2,15 @@
 
 Each aggregate keeps its partials in a few columns (`sum` in a sum and a count, `variance` in three) and
 says how to make them from the values of rows (`lift`), how to merge those of a group (`merge`) and how
-to read the answer (`result`). Sketches and folds are merged one by one; there is no other way, and there
-is one merge a group and bundle, not one a row.
+to read the answer (`result`), with the groups that have none. Sketches and folds are merged one by one;
+there is no other way, and there is one merge a group and bundle, not one a row.
 """
 
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from decimal import Decimal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Context, Decimal
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,11 +36,35 @@ from millrace.model.aggregate import (
     TopK,
     Variance,
 )
-from millrace.model.errors import refuse
-from millrace.panes.arms import Ints
-from millrace.panes.grouping import Grouping, group, lengths, offsets
+from millrace.model.arrow import arrow_type
+from millrace.model.errors import NoValueError
+from millrace.panes import wide
+from millrace.panes.arms import Bools, Ints
+from millrace.panes.floats import as_compared
+from millrace.panes.grouping import Grouping, lengths, offsets
 
 Columns: TypeAlias = list[pa.Array]
+Floats: TypeAlias = npt.NDArray[np.float64]
+_FAR = 1e150
+_DIGITS = Context(prec=200)
+_MISFITS = (pa.ArrowException, ValueError, TypeError, OverflowError)
+"""What Arrow raises for values that are not of a type."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """The answers of groups; NULL where there is none, and why."""
+
+    values: pa.Array
+    failed: Mapping[int, str] = field(default_factory=dict)
+
+
+class RowsFailedError(Exception):
+    """Rows that an aggregate has no contribution of, by number, and why. The others may be lifted without them."""
+
+    def __init__(self, rows: Mapping[int, str]) -> None:
+        super().__init__(f"{len(rows)} rows")
+        self.rows = rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +75,19 @@ class Columnar(ABC):
 
     @abstractmethod
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
-        """The partials of rows with these argument values and event times."""
+        """The partials of rows with these argument values and event times. Raises RowsFailedError."""
 
     @abstractmethod
     def merge(self, columns: Columns, rows: Grouping) -> Columns:
         """The partials of each group as one."""
 
     @abstractmethod
+    def answers(self, columns: Columns) -> Answers:
+        """The answers, and which groups have none."""
+
     def result(self, columns: Columns) -> pa.Array:
-        """The answers."""
+        """The answers, NULL where there is none."""
+        return self.answers(columns).values
 
     def clear(self, columns: Columns, where: npt.NDArray[np.bool_]) -> Columns:
         """The partials, but nothing `where`."""
@@ -86,93 +114,158 @@ class Counted(Numbers):
     def merge(self, columns: Columns, rows: Grouping) -> Columns:
         return [pa.array(rows.sum(columns[0].to_numpy()))]
 
-    def result(self, columns: Columns) -> pa.Array:
-        return columns[0]
+    def answers(self, columns: Columns) -> Answers:
+        return Answers(columns[0])
 
 
 class Summed(Numbers):
-    """sum and mean: a sum, and of how many."""
+    """sum and mean: a sum, and of how many. Sums are wider than what they are of, so that they never overflow."""
 
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
         (value,) = values
+        counts = pc.is_valid(value).cast(pa.int64())
         if types.is_null(value.type) or types.is_integer(value.type):
-            value = value.cast(pa.int64())
-        elif types.is_floating(value.type):
-            value = value.cast(pa.float64())
-        elif types.is_decimal(value.type):
-            value = value.cast(pa.decimal128(38, value.type.scale))
-        return [pc.fill_null(value, _zero(value.type)), pc.is_valid(value).cast(pa.int64())]
+            whole = pc.fill_null(value.cast(pa.int64()), 0).to_numpy()
+            return [wide.widened(whole), counts]
+        value = value.cast(pa.decimal256(76, value.type.scale) if types.is_decimal(value.type) else pa.float64())
+        return [pc.fill_null(value, _zero(value.type)), counts]
 
     def merge(self, columns: Columns, rows: Grouping) -> Columns:
         return [self._sum(columns[0], rows), pa.array(rows.sum(columns[1].to_numpy()))]
 
     def _sum(self, column: pa.Array, rows: Grouping) -> pa.Array:
-        if types.is_decimal(column.type):
+        if types.is_decimal128(column.type):
+            return wide.sums(column, rows)
+        if types.is_decimal256(column.type):
             table = pa.table({"group": rows.ids, "value": column})
             summed = table.group_by("group", use_threads=False).aggregate([("value", "sum")]).sort_by("group")
             return summed["value_sum"].combine_chunks().cast(column.type)
-        values = column.to_numpy()
-        total = rows.sum(values)
-        if values.dtype == np.int64 and np.abs(rows.sum(values.astype(np.float64))).max(initial=0) > 2.0**62:
-            _refuse_overflow(values, rows, self.aggregate)
-        return pa.array(total)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return pa.array(rows.sum(column.to_numpy()))
 
-    def result(self, columns: Columns) -> pa.Array:
-        total, count = columns
-        counts = count.to_numpy()
-        if isinstance(self.aggregate, Mean):
-            total = pa.array(total.cast(pa.float64()).to_numpy() / np.maximum(counts, 1))
-        return _null_where(total, counts == 0)
+    def answers(self, columns: Columns) -> Answers:
+        total, counts = columns[0], columns[1].to_numpy()
+        if types.is_decimal256(total.type):
+            answers = self._decimals(total, counts)
+        elif isinstance(self.aggregate, Mean):
+            divisors = np.maximum(counts, 1)
+            whole = types.is_decimal128(total.type)
+            answers = Answers(pa.array(wide.quotients(total, divisors) if whole else total.to_numpy() / divisors))
+        elif types.is_decimal128(total.type):
+            answers = self._whole(total)
+        else:
+            answers = Answers(total)
+        return Answers(_null_where(answers.values, counts == 0), answers.failed)
+
+    def _whole(self, total: pa.Array) -> Answers:
+        values, fits = wide.narrowed(total)
+        if fits.all():
+            return Answers(pa.array(values))
+        rows = np.flatnonzero(~fits)
+        too_large = zip(rows.tolist(), wide.whole(total, rows), strict=True)
+        failed = {row: str(self._model.too_large(number)) for row, number in too_large}
+        return Answers(_null_where(pa.array(values), ~fits), failed)
+
+    def _decimals(self, total: pa.Array, counts: Ints) -> Answers:
+        """Rounded half away from zero, in 64 bits where that is enough."""
+        is_mean = isinstance(self.aggregate, Mean)
+        before = total.type.scale
+        precision, scale = self._model.digits(min(38, before + 4) if is_mean else before)
+        kind, more = pa.decimal128(precision, scale), 10 ** (scale - before)
+        divisors = np.maximum(counts, 1) if is_mean else np.ones(len(total), np.int64)
+        values, fits = wide.narrowed(total)
+        limit = min(2**62 // more, 10**precision // more - 1)
+        fits &= (values <= limit) & (values >= -limit)
+        values = np.where(fits, values, 0)
+        quotient, rest = np.divmod(np.abs(values) * more, divisors)
+        quotient += 2 * rest >= divisors
+        answers = np.where(values < 0, -quotient, quotient)
+        if fits.all():
+            return Answers(wide.widened(answers, kind))
+        whole, failed = answers.tolist(), {}
+        rows = np.flatnonzero(~fits)
+        for row, number in zip(rows.tolist(), wide.whole(total, rows), strict=True):
+            size, left = divmod(abs(number) * more, int(divisors[row]))
+            size += 2 * left >= int(divisors[row])
+            whole[row] = size if number >= 0 else -size
+            if size >= 10**precision:
+                failed[row] = str(self._model.too_large(Decimal(whole[row]).scaleb(-scale, _DIGITS)))
+                whole[row] = 0
+        empty = np.zeros(len(whole), np.bool_)
+        empty[list(failed)] = True
+        return Answers(_null_where(wide.from_whole(whole, kind), empty), failed)
+
+    @property
+    def _model(self) -> Sum:
+        assert isinstance(self.aggregate, Sum)
+        return self.aggregate
 
 
 class Spread(Numbers):
     """variance and stddev: count, mean, and the sum of squared distances from the mean."""
 
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
-        value = values[0].cast(pa.float64())
+        value = values[0].cast(pa.float64(), safe=False)
         counts = pc.is_valid(value).cast(pa.int64())
         return [counts, pc.fill_null(value, 0.0), pa.array(np.zeros(len(at)))]
 
     def merge(self, columns: Columns, rows: Grouping) -> Columns:
         counts, means, squares = (column.to_numpy() for column in columns)
         total = rows.sum(counts)
-        mean = rows.sum(counts * means) / np.maximum(total, 1)
-        apart = means - mean[rows.ids]
-        return [pa.array(total), pa.array(mean), pa.array(rows.sum(squares + counts * apart * apart))]
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = rows.sum(counts * means) / np.maximum(total, 1)
+            if not (np.abs(mean) < _FAR).all():
+                mean = self._far_means(counts, means, total, rows)
+            apart = means - mean[rows.ids]
+            spread = rows.sum(squares + counts * apart * apart)
+        return [pa.array(total), pa.array(mean), pa.array(np.where(np.isnan(mean), np.nan, spread), from_pandas=False)]
 
-    def result(self, columns: Columns) -> pa.Array:
+    def _far_means(self, counts: Ints, means: Floats, total: Ints, rows: Grouping) -> Floats:
+        """Means of values whose sum may be beyond a float; NaN where one of them is not finite.
+
+        A mean that is off by its last digit has a square that is beyond a float; so that of equal values is exact.
+        """
+        shares = means * (counts / np.maximum(total, 1)[rows.ids])
+        wild = rows.max(~np.isfinite(means))
+        added = rows.sum(np.where(wild[rows.ids], 0, shares))
+        least = rows.min(np.where(counts > 0, means, np.inf))
+        greatest = rows.max(np.where(counts > 0, means, -np.inf))
+        mean: Floats = np.where(wild, np.nan, np.where(total > 0, np.clip(added, least, greatest), 0.0))
+        return mean
+
+    def answers(self, columns: Columns) -> Answers:
         counts, squares = columns[0].to_numpy(), columns[2].to_numpy()
         variance = squares / np.maximum(counts - 1, 1)
         answer = np.sqrt(variance) if isinstance(self.aggregate, StdDev) else variance
-        return _null_where(pa.array(answer), counts < 2)
+        return Answers(_null_where(pa.array(answer), counts < 2))
 
 
 class Extreme(Columnar):
     """min and max: a value."""
 
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
-        return [values[0]]
+        return [as_compared(values[0])]
 
     def merge(self, columns: Columns, rows: Grouping) -> Columns:
         chosen = rows.greatest(columns[0]) if isinstance(self.aggregate, Max) else rows.least(columns[0])
         return [columns[0].take(pa.array(chosen))]
 
-    def result(self, columns: Columns) -> pa.Array:
-        return columns[0]
+    def answers(self, columns: Columns) -> Answers:
+        return Answers(columns[0])
 
 
 class Timed(Columnar):
     """first and last: an event time and the value of that time."""
 
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
-        return [_null_where(pa.array(at), values[0].is_null().to_numpy(zero_copy_only=False)), values[0]]
+        return [_null_where(pa.array(at), values[0].is_null().to_numpy(zero_copy_only=False)), as_compared(values[0])]
 
     def merge(self, columns: Columns, rows: Grouping) -> Columns:
         chosen = rows.greatest(*columns) if isinstance(self.aggregate, Last) else rows.least(*columns)
         return [column.take(pa.array(chosen)) for column in columns]
 
-    def result(self, columns: Columns) -> pa.Array:
-        return columns[1]
+    def answers(self, columns: Columns) -> Answers:
+        return Answers(columns[1])
 
 
 class Listed(Columnar):
@@ -180,13 +273,15 @@ class Listed(Columnar):
 
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
         held = pc.is_valid(values[0])
-        return [pa.ListArray.from_arrays(offsets(held.cast(pa.int64()).to_numpy()), values[0].filter(held))]
+        return [
+            pa.ListArray.from_arrays(offsets(held.cast(pa.int64()).to_numpy()), as_compared(values[0]).filter(held))
+        ]
 
     def merge(self, columns: Columns, rows: Grouping) -> Columns:
         return [rows.lists(columns[0])]
 
-    def result(self, columns: Columns) -> pa.Array:
-        return _sorted_lists(columns[0], distinct=isinstance(self.aggregate, CollectSet))
+    def answers(self, columns: Columns) -> Answers:
+        return Answers(_sorted_lists(columns[0], distinct=isinstance(self.aggregate, CollectSet)))
 
 
 class Topped(Columnar):
@@ -195,7 +290,8 @@ class Topped(Columnar):
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
         held = pc.and_(pc.is_valid(values[0]), pc.is_valid(values[-1]))
         ends = offsets(held.cast(pa.int64()).to_numpy())
-        return [pa.ListArray.from_arrays(ends, column.filter(held)) for column in (values[0], values[-1])]
+        kept = (as_compared(column).filter(held) for column in (values[0], values[-1]))
+        return [pa.ListArray.from_arrays(ends, column) for column in kept]
 
     def merge(self, columns: Columns, rows: Grouping) -> Columns:
         assert isinstance(self.aggregate, TopK)
@@ -211,17 +307,33 @@ class Topped(Columnar):
         ends = offsets(np.minimum(held, self.aggregate.k))
         return [pa.ListArray.from_arrays(ends, column.flatten().take(pa.array(kept))) for column in (values, ranks)]
 
-    def result(self, columns: Columns) -> pa.Array:
+    def answers(self, columns: Columns) -> Answers:
         values = columns[0]
-        return pa.ListArray.from_arrays(offsets(lengths(values)), values.flatten())
+        return Answers(pa.ListArray.from_arrays(offsets(lengths(values)), values.flatten()))
+
+
+@dataclass(frozen=True, slots=True)
+class Unmerged:
+    """In place of a partial: contributions that could not be merged, and why."""
+
+    reason: str
 
 
 class Opaque(Columnar):
     """Sketches and folds: a partial as bytes, merged by the aggregate itself."""
 
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
-        rows = zip(*(value.to_pylist() for value in values), strict=True)
-        return self._kept([self.aggregate.partial(row, time) for row, time in zip(rows, at.tolist(), strict=True)])
+        partials: list[Any] = []
+        failed: dict[int, str] = {}
+        for row in zip(*(value.to_pylist() for value in values), at.tolist(), strict=True):
+            try:
+                partials.append(self.aggregate.partial(row[:-1], row[-1]))
+            except NoValueError as error:
+                failed[len(partials)] = str(error)
+                partials.append(None)
+        if failed:
+            raise RowsFailedError(failed)
+        return self._kept(partials)
 
     def merge(self, columns: Columns, rows: Grouping) -> Columns:
         if rows.count == len(columns[0]):
@@ -230,10 +342,43 @@ class Opaque(Columnar):
         ends = np.append(rows.starts[1:], len(partials))
         groups = zip(rows.starts.tolist(), ends.tolist(), strict=True)
         order = rows.order.tolist()
-        return self._kept([self.aggregate.combine([partials[row] for row in order[a:b]]) for a, b in groups])
+        return self._kept([self._combined([partials[row] for row in order[a:b]]) for a, b in groups])
 
-    def result(self, columns: Columns) -> pa.Array:
-        return pa.array([self.aggregate.result(partial) for partial in self._read(columns[0])])
+    def _combined(self, partials: list[Any]) -> Any:
+        failed = [partial for partial in partials if isinstance(partial, Unmerged)]
+        try:
+            return failed[0] if failed else self.aggregate.combine(partials)
+        except NoValueError as error:
+            return Unmerged(str(error))
+
+    def answers(self, columns: Columns) -> Answers:
+        answers: list[Any] = []
+        failed: dict[int, str] = {}
+        for row, partial in enumerate(self._read(columns[0])):
+            try:
+                if isinstance(partial, Unmerged):
+                    raise NoValueError(partial.reason)
+                answers.append(self.aggregate.result(partial))
+            except NoValueError as error:
+                failed[row] = str(error)
+                answers.append(None)
+        return self._typed(answers, failed)
+
+    def _typed(self, answers: list[Any], failed: dict[int, str]) -> Answers:
+        """Answers as a column; those of a fold that are not of its type are none."""
+        kind = arrow_type(self.aggregate.type) if isinstance(self.aggregate, Fold) else None
+        try:
+            return Answers(pa.array(answers, kind), failed)
+        except _MISFITS:
+            if kind is None:
+                raise
+        for row, answer in enumerate(answers):
+            try:
+                pa.array([answer], kind)
+            except _MISFITS:
+                answers[row] = None
+                failed[row] = f"{self.aggregate}: {answer!r:.60} is not {self.aggregate.result_type(())}"
+        return Answers(pa.array(answers, kind), failed)
 
     def _kept(self, partials: list[Any]) -> Columns:
         if isinstance(self.aggregate, Fold):
@@ -273,7 +418,7 @@ def _owners(lists: pa.Array) -> Ints:
 
 
 def _sorted_lists(lists: pa.Array, distinct: bool) -> pa.Array:
-    owners, values = _owners(lists), lists.flatten()
+    owners, values = _owners(lists), as_compared(lists.flatten())
     table = pa.table({"group": owners, "value": values})
     if distinct:
         table = table.group_by(["group", "value"], use_threads=False).aggregate([])
@@ -282,12 +427,5 @@ def _sorted_lists(lists: pa.Array, distinct: bool) -> pa.Array:
     return pa.ListArray.from_arrays(offsets(held), table["value"].combine_chunks())
 
 
-def _null_where(values: pa.Array, where: npt.NDArray[np.bool_]) -> pa.Array:
+def _null_where(values: pa.Array, where: Bools) -> pa.Array:
     return pc.if_else(pa.array(where), pa.scalar(None, values.type), values) if where.any() else values
-
-
-def _refuse_overflow(values: Ints, rows: Grouping, aggregate: Aggregate) -> None:
-    """Add up in whole numbers without bound, as the float that raised the alarm may be off."""
-    exact = group(rows.ids, rows.count).sum(values.astype(object))
-    if any(not -(2**63) <= total < 2**63 for total in exact):
-        raise refuse(f"{aggregate} does not fit into BIGINT; cast its argument to DECIMAL or DOUBLE")

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from millrace.panes.arms import Ints
+from millrace.panes.floats import as_compared
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -44,11 +45,12 @@ def with_number(hashes: Hashes, numbers: Ints) -> Hashes:
 def _hash(column: pa.Array) -> Hashes:
     kind = column.type
     if types.is_floating(kind):
-        # -0.0 and 0.0 are one key.
-        numbers = pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy() + 0.0
+        numbers = pc.fill_null(as_compared(column.cast(pa.float64())), 0.0).to_numpy()
         hashes = mix(numbers.view(np.uint64) + _SEED)
     elif types.is_integer(kind) or types.is_boolean(kind) or types.is_temporal(kind):
-        whole = column.cast(pa.int64()) if not types.is_boolean(kind) else column.cast(pa.int8()).cast(pa.int64())
+        # Arrow has no cast from these to 64 bits.
+        narrow = pa.int8() if types.is_boolean(kind) else pa.int32() if types.is_date32(kind) else pa.int64()
+        whole = column.cast(narrow).cast(pa.int64())
         hashes = mix(pc.fill_null(whole, 0).to_numpy().view(np.uint64) + _SEED)
     else:
         hashes = _hash_bytes(column.cast(pa.string()) if not types.is_binary(kind) else column)

@@ -5,11 +5,32 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from millrace.model.window import Count, Custom, Windowing
+from millrace.model.errors import NoValueError
+from millrace.model.window import Count, Custom, Row, Window, Windowing
 from millrace.panes.advance import Panes
 from millrace.panes.arms import Ints
+from millrace.panes.columns import RowsFailedError
+from millrace.panes.floats import as_compared
 from millrace.panes.grouping import identify
 from millrace.panes.slices import slice_of
+
+
+def assigned(windowing: Custom, at: Sequence[int], rows: Sequence[Row]) -> tuple[pa.Array, pa.Array]:
+    """The starts and ends of the windows that a user's function gives rows. Raises RowsFailedError."""
+    found: list[tuple[Window, ...]] = []
+    failed: dict[int, str] = {}
+    for number, (when, row) in enumerate(zip(at, rows, strict=True)):
+        try:
+            found.append(windowing.try_assign(when, row))
+        except NoValueError as error:
+            failed[number] = str(error)
+    if failed:
+        raise RowsFailedError(failed)
+    kind = pa.list_(pa.int64())
+    return (
+        pa.array([[window.start for window in each] for each in found], kind),
+        pa.array([[window.end for window in each] for each in found], kind),
+    )
 
 
 def lift(
@@ -22,9 +43,10 @@ def lift(
     """Aggregate rows into (key, slice), as far as that may be done without knowing the rest.
 
     `arguments` holds, for each aggregate, the values it takes; `windows`, for windows by a user's
-    function, the starts and ends that it gave each row.
+    function, the starts and ends that it gave each row. Raises RowsFailedError if an aggregate has no contribution of
+    some rows.
     """
-    columns = {name: _one_zero(column) for name, column in zip(panes.keys, keys, strict=True)}
+    columns = {name: as_compared(column) for name, column in zip(panes.keys, keys, strict=True)}
     columns["elements"] = pa.array(np.ones(len(at), np.int64))
     for aggregate, names, values in zip(panes.aggregates, panes.partials, arguments, strict=True):
         columns.update(zip(names, aggregate.lift(values, at), strict=True))
@@ -47,12 +69,3 @@ def lift(
     for aggregate, names in zip(panes.aggregates, panes.partials, strict=True):
         merged.update(zip(names, aggregate.merge([columns[name] for name in names], same), strict=True))
     return pa.table(merged)
-
-
-def _one_zero(column: pa.Array) -> pa.Array:
-    """Keys as they are compared: -0.0 is 0.0."""
-    if not pa.types.is_floating(column.type):
-        return column
-    mask = column.is_null().to_numpy(zero_copy_only=False)
-    numbers = column.to_numpy(zero_copy_only=False) + 0.0
-    return pa.array(numbers, column.type, mask=mask, from_pandas=False)

@@ -177,5 +177,8 @@ def run_batch(console: Console, pipeline: Pipeline, home: Home, shards: int | No
     progress = found.progress(0, {})
     spent = time.monotonic() - began
     answers = sum(map(len, found.answers.values()))
-    dead = f", {many(progress.dead_letters, 'dead letter')}" if progress.dead_letters else ""
-    return f"done: {many(progress.rows, 'row')}, {many(answers, 'answer')}{dead}, {spent:.1f} s"
+    errors = sum(part.errors for part in progress.parts.values())
+    said = [many(progress.rows, "row"), many(answers, "answer")]
+    said += [many(errors, "error")] if errors else []
+    said += [many(progress.dead_letters, "dead letter")] if progress.dead_letters else []
+    return f"done: {', '.join(said)}, {spent:.1f} s"

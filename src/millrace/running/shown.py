@@ -22,7 +22,7 @@ class Shown:
         """Start with nothing to show. `behind` says how many records are yet to be read, if that is known."""
         self._console, self._name, self._as_json, self._behind = console, name, as_json, behind
         self._live = Live(console=console, refresh_per_second=4) if console.is_terminal and not as_json else None
-        self.batches = self.rows = self.answers = self.dead = self.late = self.open = 0
+        self.batches = self.rows = self.answers = self.dead = self.late = self.open = self.errors = 0
         self._began = time.monotonic()
         self._last: dict[str, pa.Table] = {}
 
@@ -47,6 +47,7 @@ class Shown:
         self.dead += progress.dead_letters
         self.late = sum(part.dropped for part in progress.parts.values())
         self.open = sum(part.groups for part in progress.parts.values())
+        self.errors = sum(part.errors for part in progress.parts.values())
         self._last |= {name: table.slice(max(0, len(table) - _LAST)) for name, table in answers.items() if len(table)}
         if self._as_json:
             self._console.out(progress.to_json(), highlight=False)
@@ -61,6 +62,7 @@ class Shown:
         said = [many(self.rows, "row") + " in " + many(self.batches, "micro-batch"), many(self.answers, "answer")]
         said += [many(self.open, "window") + " open"] if self.open else []
         said += [f"{self.late:,} too late"] if self.late else []
+        said += [many(self.errors, "error")] if self.errors else []
         said += [many(self.dead, "dead letter")] if self.dead else []
         return ", ".join([*said, f"{spent:.1f} s"])
 
@@ -82,13 +84,13 @@ class Shown:
         rate += "" if behind is None else f", {behind:,} records behind"
         phases = ", ".join(f"{name} {spent:.2f} s" for name, spent in progress.phases.items())
         table = Table(title=title, caption=f"{rate}\n{phases}")
-        for heading in ("output", "watermark", "behind", "open windows", "state", "too late", "answers"):
+        for heading in ("output", "watermark", "behind", "open windows", "state", "too late", "errors", "answers"):
             table.add_column(heading, justify="left" if heading == "output" else "right")
         for name, part in progress.parts.items():
             lag = "" if part.lag is None else format_duration(max(0, part.lag // SECOND * SECOND))
             table.add_row(
                 name, when(part.watermark), lag, f"{part.groups:,}", f"{part.bytes / 1e6:.1f} MB",
-                f"{part.dropped:,}", f"{part.answers:,}",
+                f"{part.dropped:,}", f"{part.errors:,}", f"{part.answers:,}",
             )  # fmt: skip
         return table
 

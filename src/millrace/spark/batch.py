@@ -4,8 +4,10 @@ All input, then the watermark at the end of time (rule 11): the same edge and th
 for each shard, in a grouped map. The answer is the last pane of each key and window.
 """
 
+import json
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from millrace.edge.dedup import deduped
 from millrace.log.script import Script
-from millrace.model.duration import END_OF_TIME
+from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME
 from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
 from millrace.panes.advance import Panes, State
@@ -26,12 +28,14 @@ from millrace.panes.store import stack
 from millrace.spark.dedup import Deduplicating
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import Gathered, gather
-from millrace.spark.messages import DEAD, DEAD_LETTERS, FROM_SHARD, NO_PART, PANES, PARTIALS, ROWS
+from millrace.spark.messages import DEAD, DEAD_LETTERS, FROM_SHARD, NO_PART, PANES, PARTIALS, ROWS, STATUS
 from millrace.spark.outputs import check_places, of_views, parts_of, writers_of
 from millrace.spark.plan import DEFAULT_LOG, Packed, Plan
+from millrace.spark.progress import ShardStatus
 from millrace.spark.session import labels_of, streaming
 from millrace.spark.snapshots import Lookup
 from millrace.spark.source import read_messages
+from millrace.spark.unanswered import letters_of
 from millrace.spark.writers import FileWriter, Views
 
 OnTasks = Callable[[int, int], None]
@@ -118,10 +122,17 @@ def _answering(packed: Packed) -> Callable[[pa.Table], pa.Table]:
                 made.append({**about, "part": number, "kind": ROWS, "payload": to_bytes(stack(partials))})
                 continue
             panes = Panes(part.of)
-            _, said = panes.advance(State(), stack(partials), END_OF_TIME, 0)
+            state, said = panes.advance(State(), stack(partials), END_OF_TIME, 0)
             if said:
                 last = _last(stack(said), panes.keys)
                 made.append({**about, "part": number, "kind": PANES, "payload": to_bytes(last)})
+            # As with answers, one a key and window; its letters do not say which firing it was.
+            unanswered = {letter["value"]: letter for letter in letters_of(part, state.failed)}
+            if unanswered:
+                letters = to_bytes(pa.Table.from_pylist(list(unanswered.values()), DEAD_LETTERS))
+                made.append({**about, "part": NO_PART, "kind": DEAD, "payload": letters})
+            status = ShardStatus(number, BEGINNING_OF_TIME, 0, 0, 0, state.dropped, 0.0, len(unanswered))
+            made.append({**about, "part": number, "kind": STATUS, "told": json.dumps(asdict(status))})
         return pa.concat_tables([through, pa.Table.from_pylist(made, through.schema)])
 
     return answer
@@ -129,9 +140,9 @@ def _answering(packed: Packed) -> Callable[[pa.Table], pa.Table]:
 
 def _last(said: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     """The last pane of each key and window; what was taken back is not an answer."""
-    standing = said.filter(pc.greater(said["diff"], 0)).combine_chunks()
-    same = identify([standing[name].combine_chunks() for name in (*keys, "start", "end")], len(standing))
-    return standing.take(pa.array(same.lasts))
+    same = identify([said[name].combine_chunks() for name in (*keys, "start", "end")], len(said))
+    last = said.take(pa.array(same.lasts))
+    return last.filter(pc.greater(last["diff"], 0))
 
 
 class _watched:  # noqa: N801

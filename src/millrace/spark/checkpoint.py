@@ -20,7 +20,8 @@ from millrace.model.explain import stream_as_text
 from millrace.model.query import Query
 from millrace.spark.plan import Part
 
-FORMAT = 2
+FORMAT = 3
+"""Of what is kept. Since 3 the sums in a state are wider than what they are of."""
 _NUMBERS = re.compile(r"\d+(\.\d+)?(us|ms|s|m|h|d)?")
 
 
@@ -79,6 +80,7 @@ class Checkpoint:
             return opened
         except ValueError:
             raise ModelError(f"{self._file} cannot be read; choose another checkpoint") from None
+        known = self._of_this_format(known, parts)
         self._check(known, pipeline, described)
         self._check_reads(known["reads"], reads)
         left = sorted({*known["left"], *(name for name in known["parts"] if name not in described)})
@@ -86,9 +88,9 @@ class Checkpoint:
         return Opened(tuple(known["labels"]), known["id"])
 
     def is_of(self, parts: Mapping[str, Part]) -> bool:
-        """Whether it was made by outputs just like these."""
+        """Whether it was made by outputs just like these, and they can go on with it."""
         try:
-            known = json.loads(self._file.read_text(encoding="utf-8"))
+            known = self._of_this_format(json.loads(self._file.read_text(encoding="utf-8")), parts)
         except (FileNotFoundError, ValueError):
             return False
         return bool(known["parts"] == {name: _described(part) for name, part in parts.items()})
@@ -104,6 +106,29 @@ class Checkpoint:
             raise ModelError(f"another run uses the checkpoint {self.folder}; stop it, or choose another") from None
         return file
 
+    def _of_this_format(self, known: dict[str, Any], parts: Mapping[str, Part]) -> dict[str, Any]:
+        """What was kept, as this format has it. Refuses what it cannot read, with what to do."""
+        if known["format"] == FORMAT:
+            return known
+        # Before its first batch is committed a checkpoint holds no state; that of format 2 is like this one otherwise.
+        if known["format"] == FORMAT - 1 and not self._has_committed():
+            return {**known, "format": FORMAT}
+        older = known["format"] < FORMAT
+        again = any(name.startswith("view ") for name in parts)
+        advice = (
+            "run the Millrace that made it"
+            if not older
+            else "compute its views again from all that the log keeps: millrace replay"
+            if again
+            else "choose another with --checkpoint to start all over"
+        )
+        told = f"checkpoint {self.folder} is of format {known['format']}, and this Millrace reads format {FORMAT}"
+        raise ModelError(f"{told}: {advice}")
+
+    def _has_committed(self) -> bool:
+        commits = self.spark / "commits"
+        return commits.is_dir() and any(not file.name.startswith(".") for file in commits.iterdir())
+
     @property
     def _file(self) -> Path:
         return self.folder / "millrace.json"
@@ -116,8 +141,6 @@ class Checkpoint:
             raise ModelError(f"cannot write the checkpoint {self.folder}: {error.strerror}") from None
 
     def _check(self, known: dict[str, Any], pipeline: str, described: Mapping[str, dict[str, str]]) -> None:
-        if known["format"] != FORMAT:
-            raise ModelError(f"checkpoint {self.folder} is of format {known['format']}; this is format {FORMAT}")
         if known["pipeline"] != pipeline:
             raise ModelError(
                 f"checkpoint {self.folder} is of pipeline {known['pipeline']!r}, not of {pipeline!r}; choose another"

@@ -27,8 +27,9 @@ from millrace.model.watermark import Seen
 from millrace.model.window import Custom
 from millrace.panes.advance import Panes
 from millrace.panes.blobs import to_bytes
+from millrace.panes.columns import RowsFailedError
 from millrace.panes.hashing import hash_keys
-from millrace.panes.lift import lift
+from millrace.panes.lift import assigned, lift
 from millrace.panes.store import stack
 from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_PART, PARTIALS, ROWS, Message, Told
 from millrace.spark.plan import Packed, Part, Plan
@@ -205,7 +206,7 @@ class Taker:
         except ROW_ERRORS as error:
             self._take_halves(rows, sent, letters, str(error).splitlines()[0])
             return
-        self._add(taken, sent)
+        self._add(taken, sent, letters)
         for place in taken.timeless:
             letters.add(place, f"event time {self._fused.event_time.column} is NULL")  # type: ignore[union-attr]
         for place, reason in taken.bad:
@@ -236,13 +237,21 @@ class Taker:
         # Where a table has no row that matters, DuckDB does not read on.
         if taken.timeless or taken.bad or (self._from_texts.tables and not len(taken.rows)):
             return False
-        self._add(taken, sent)
-        return True
+        return self._add(taken, sent, None)
 
-    def _add(self, taken: Taken, sent: Sent) -> None:
-        if len(taken.rows):
-            sent.rows.append(taken.rows if self._panes is None else lifted(self._panes, taken.rows))
+    def _add(self, taken: Taken, sent: Sent, letters: Letters | None) -> bool:
+        """Whether it was taken in: not if a row is to be set aside and there are no letters to do so."""
+        rows = taken.rows
+        if len(rows) and self._panes is not None:
+            rows, failed = lifted(self._panes, rows)
+            if failed and letters is None:
+                return False
+            for row, reason in failed.items():
+                letters.add(taken.rows[PLACE][row].as_py(), reason)  # type: ignore[union-attr]
+        if len(rows):
+            sent.rows.append(rows)
         self._see(taken.seen, sent)
+        return True
 
     def _see(self, seen: Seen, sent: Sent) -> None:
         if self._node is not None:
@@ -274,8 +283,25 @@ def by_shard(
         yield Message(shard, number, place, PARTIALS, text, to_bytes(own) if len(own) else None)
 
 
-def lifted(panes: Panes, rows: pa.Table) -> pa.Table:
-    """Rows that are not aggregated yet, as partials."""
+def lifted(panes: Panes, rows: pa.Table) -> tuple[pa.Table, dict[int, str]]:
+    """Rows that are not aggregated yet, as partials; and which rows a function of the user's has no value for, and why.
+
+    Those are left out.
+    """
+    if not len(rows):
+        return pa.table({}), {}
+    try:
+        return _lifted(panes, rows), {}
+    except RowsFailedError as error:
+        left = np.delete(np.arange(len(rows)), list(error.rows))
+        made, more = lifted(panes, rows.take(pa.array(left)))
+        failed = {int(left[row]): reason for row, reason in more.items()}
+        for row, reason in error.rows.items():
+            failed[row] = reason + panes.query.of_key(tuple(rows[key][row].as_py() for key in panes.keys))
+        return made, failed
+
+
+def _lifted(panes: Panes, rows: pa.Table) -> pa.Table:
     query = panes.query
     rows = rows.combine_chunks()
     at = rows["at"].to_numpy().astype(np.int64)
@@ -290,12 +316,7 @@ def lifted(panes: Panes, rows: pa.Table) -> pa.Table:
     if isinstance(query.windowing, Custom):
         names = query.stream.schema.names
         given = rows.select([f"row_{name}" for name in names]).rename_columns(names).to_pylist()
-        assigned = [query.windowing.assign(when, row) for when, row in zip(at.tolist(), given, strict=True)]
-        kind = pa.list_(pa.int64())
-        windows = (
-            pa.array([[window.start for window in each] for each in assigned], kind),
-            pa.array([[window.end for window in each] for each in assigned], kind),
-        )
+        windows = assigned(query.windowing, at.tolist(), given)
     return lift(panes, keys, at, arguments, windows)
 
 

@@ -25,7 +25,10 @@ DEAD_LETTERS = pa.schema(
     [("source", pa.string()), ("origin", pa.string()), ("offset", pa.int64()), ("reason", pa.string()),
      ("value", pa.string())]
 )  # fmt: skip
-"""A record that was not taken in: where it is, why, and what it says."""
+"""A record that was not taken in: where it is, why, and what it says.
+
+Or an answer that has no value: the output as the origin, why, and the key and the window as JSON.
+"""
 
 _TO_SHARD = pa.schema(
     [("shard", pa.int32()), ("part", pa.int32()), ("place", pa.int64()), ("kind", pa.string()), ("told", pa.string()),

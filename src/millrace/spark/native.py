@@ -279,9 +279,13 @@ class Sender:
         elements = rows.filter(pc.invert(pc.or_(bad, pc.fill_null(rows[_LEFT_OUT], False))))
         if self._policies:
             elements = elements.filter(elements[_TIME].is_valid())
-        elements = elements.select([name for name in elements.column_names if not name.startswith("__")])
-        if len(elements):
-            self._made.append(elements if self._panes is None else lifted(self._panes, elements))
+        made = elements.select([name for name in elements.column_names if not name.startswith("__")])
+        if self._panes is not None:
+            made, failed = lifted(self._panes, made)
+            for row, reason in failed.items():
+                self._set_aside({name: elements[name][row].as_py() for name in (ORIGIN, OFFSET)}, reason)
+        if len(made):
+            self._made.append(made)
 
     def messages(self, number: int, task: int, shards: int) -> list[Message]:
         """What the shards are to know; nothing if the task had nothing to read, not even the clock."""

@@ -21,6 +21,8 @@ class ShardStatus:
     """Elements that came too late, since the start."""
     spent: float
     """How many seconds of a core the micro-batch took."""
+    errors: int = 0
+    """Answers that have no value, since the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class PartProgress:
     """Elements that came too late, since the start."""
     answers: int
     """Rows that went out with this micro-batch."""
+    errors: int = 0
+    """Answers that have no value, since the start: a sum beyond its type, a function of the user's that raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,4 +93,5 @@ def part_progress(statuses: Iterable[ShardStatus], answers: int) -> PartProgress
         sum(status.bytes for status in all_),
         sum(status.dropped for status in all_),
         answers,
+        sum(status.errors for status in all_),
     )

@@ -40,6 +40,7 @@ from millrace.spark.messages import (
 )
 from millrace.spark.plan import Packed, Part, Plan
 from millrace.spark.progress import ShardStatus
+from millrace.spark.unanswered import letters_of
 
 _TIME = "time"
 _SHARDS_KEPT = 64
@@ -70,7 +71,7 @@ class PartPanes:
 
     def __init__(self, number: int, part: Part) -> None:
         """Compile it."""
-        self.number, self.name = number, part.name
+        self.number, self.name, self._part = number, part.name, part
         self.says = PANES if isinstance(part.of, Query) else ROWS
         parts = deduped(part.of)
         self._dedup = None if parts is None else Deduplicating(part.name, parts)
@@ -101,6 +102,7 @@ class PartPanes:
         else:
             state, tables = self._panes.advance(state, stack(sent) if sent else None, watermark, times.now)
         said = [table for table in tables if len(table)]
+        letters = [*letters, *letters_of(self._part, state.failed)]
         return Advanced(state, progress, stack(said) if said else None, letters)
 
 
@@ -145,7 +147,7 @@ class Shard:
                 yield Message(sent[0].shard, NO_PART, 0, DEAD, payload=to_bytes(letters))
             status = ShardStatus(
                 number, state.watermark, state.now, len(state.groups), _size(state), state.dropped,
-                time.process_time() - began,
+                time.process_time() - began, state.errors,
             )  # fmt: skip
             yield Message(sent[0].shard, number, 0, STATUS, json.dumps(asdict(status)))
 

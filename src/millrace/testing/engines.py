@@ -8,13 +8,14 @@ import pyarrow as pa
 
 from millrace.model.arrow import arrow_type
 from millrace.model.duration import END_OF_TIME, to_instant
-from millrace.model.pane import Pane
+from millrace.model.pane import Failure, Pane
 from millrace.model.query import Query
 from millrace.model.reference import Reference
 from millrace.model.rows import DeadLetter, Rows
 from millrace.model.window import Custom, Row, Window
 from millrace.panes.advance import TIMINGS, Panes, State
-from millrace.panes.lift import lift
+from millrace.panes.columns import RowsFailedError
+from millrace.panes.lift import assigned, lift
 
 
 class Engine(Protocol):
@@ -40,6 +41,8 @@ class PaneEngine:
         self._query = query
         self._panes = Panes(query)
         self.state = State()
+        self.failed: list[Failure] = []
+        """The firings that had no answer."""
         self._rows = Rows(query.stream, {}, 0)
 
     @property
@@ -84,15 +87,30 @@ class PaneEngine:
 
     def _advance(self, partials: pa.Table | None, watermark: int, now: int) -> list[Pane]:
         self.state, tables = self._panes.advance(self.state, partials, watermark, now)
+        self.failed += [] if self.state.failed is None else as_failures(self.state.failed, self._query)
         return [pane for table in tables for pane in as_panes(table, self._query)]
 
     def _partials(self, given: Iterable[Row], source: str | None) -> pa.Table | None:
-        schema, event_time = self._query.stream.schema, self._query.event_time
         taken = self._rows.take(given, source, self.state.watermark, self.state.now)
         given_values = ((row, self._rows.arguments(row, self._query.computed)) for row in taken)
         valued = [(row, values) for row, values in given_values if values is not None]
+        return self._lifted(valued)
+
+    def _lifted(self, valued: list[tuple[Row, tuple[tuple[Any, ...], ...]]]) -> pa.Table | None:
+        """Rows with the arguments of their aggregates, as partials; those without a value are dead letters."""
         if not valued:
             return None
+        try:
+            return self._all_lifted(valued)
+        except RowsFailedError as error:
+            for number, reason in error.rows.items():
+                row = valued[number][0]
+                key = tuple(row[name] for name in self._query.keys)
+                self._rows.dead.append(DeadLetter(row, reason + self._query.of_key(key)))
+            return self._lifted([each for number, each in enumerate(valued) if number not in error.rows])
+
+    def _all_lifted(self, valued: list[tuple[Row, tuple[tuple[Any, ...], ...]]]) -> pa.Table:
+        schema, event_time = self._query.stream.schema, self._query.event_time
         rows = [row for row, _ in valued]
         keys = [pa.array([row[name] for row in rows], arrow_type(schema.type_of(name))) for name in self._query.keys]
         times = [0 if event_time is None else to_instant(row[event_time.column]) for row in rows]
@@ -105,12 +123,7 @@ class PaneEngine:
         ]
         windows = None
         if isinstance(self._query.windowing, Custom):
-            assigned = [self._query.windowing.assign(at, row) for at, row in zip(times, rows, strict=True)]
-            kind = pa.list_(pa.int64())
-            windows = (
-                pa.array([[window.start for window in each] for each in assigned], kind),
-                pa.array([[window.end for window in each] for each in assigned], kind),
-            )
+            windows = assigned(self._query.windowing, times, rows)
         return lift(self._panes, keys, np.array(times, np.int64), arguments, windows)
 
 
@@ -133,6 +146,15 @@ def as_panes(table: pa.Table, query: Query) -> list[Pane]:
         )
 
     return [pane(row) for row in range(len(table))]
+
+
+def as_failures(table: pa.Table, query: Query) -> list[Failure]:
+    """A table of firings without an answer, one at a time."""
+    keys = query.key_columns
+    return [
+        Failure(tuple(row[key] for key in keys), Window(row["start"], row["end"]), row["reason"])
+        for row in table.to_pylist()
+    ]
 
 
 ENGINES: dict[str, Callable[[Query], Engine]] = {"reference": Reference, "panes": PaneEngine}

@@ -40,7 +40,9 @@ def consolidate(shape: ViewShape, columns: Sequence[pa.Array], diffs: pa.Array) 
         table = table.filter(pa.array(last))
         if shape.merges:
             gone = _overlapped(shape, table, np.asarray(order)[last])
-            table = table.drop_columns([DIFF]).append_column(DIFF, pa.array(np.where(gone, -1, 1), pa.int16()))
+            table = table.drop_columns([DIFF]).append_column(
+                DIFF, pa.array(np.where(gone, -1, table[DIFF]), pa.int16())
+            )
     nulls = np.zeros(len(table), np.int64)
     for bit, name in enumerate(key):
         nulls |= np.asarray(table[name].is_null()).astype(np.int64) << bit

@@ -1,0 +1,108 @@
+"""Whole numbers of more than 64 bits in columns: those of Arrow's decimals, which DuckDB's HUGEINT becomes too.
+
+A decimal is kept as a whole number of 128 or 256 bits, and a scale. Most numbers fit into 64 of these bits, and numpy
+computes with those; the few that do not are Python's own.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from millrace.panes.arms import Bools, Ints
+from millrace.panes.grouping import Grouping
+
+WHOLE = pa.decimal128(38, 0)
+"""Sums of whole numbers."""
+_BITS = np.uint64(32)
+_LAST = np.uint64(0xFFFFFFFF)
+
+
+def widened(values: Ints, type: pa.DataType = WHOLE) -> pa.Array:
+    """Numbers of 64 bits as a column of decimals whose digits they are."""
+    words = np.empty((len(values), 2), np.int64)
+    words[:, 0] = values
+    np.right_shift(values, 63, out=words[:, 1])
+    return pa.Array.from_buffers(type, len(values), [None, pa.py_buffer(words)])
+
+
+def from_whole(values: list[int], type: pa.DataType) -> pa.Array:
+    """Numbers of at most 128 bits, likewise."""
+    return pa.Array.from_buffers(
+        type, len(values), [None, pa.py_buffer(b"".join(value.to_bytes(16, "little", signed=True) for value in values))]
+    )
+
+
+def narrowed(column: pa.Array) -> tuple[Ints, Bools]:
+    """The digits of decimals in 64 bits, and whether they fit."""
+    words = _words(column)
+    values = words[:, 0].view(np.int64)
+    signs = (values >> 63).view(np.uint64)
+    fits = words[:, 1] == signs
+    for place in range(2, words.shape[1]):
+        fits &= words[:, place] == signs
+    return values, fits
+
+
+def whole(column: pa.Array, rows: npt.NDArray[np.intp]) -> list[int]:
+    """The digits of some decimals, however many there are."""
+    words = _words(column)[rows]
+    return [int.from_bytes(row.tobytes(), "little", signed=True) for row in words]
+
+
+def sums(column: pa.Array, rows: Grouping) -> pa.Array:
+    """The sum of each group of a column of `WHOLE`, exactly."""
+    values, fits = narrowed(column)
+    if fits.all() and _stays_narrow(values, rows):
+        return widened(rows.sum(values))
+    words = _words(column)
+    low = rows.sum((words[:, 0] & _LAST).view(np.int64))
+    middle = rows.sum((words[:, 0] >> _BITS).view(np.int64)) + (low >> 32)
+    summed = np.empty((len(low), 2), np.int64)
+    summed[:, 0] = (middle << 32) | (low & 0xFFFFFFFF)
+    summed[:, 1] = rows.sum(words[:, 1].view(np.int64)) + (middle >> 32)
+    return pa.Array.from_buffers(WHOLE, len(summed), [None, pa.py_buffer(summed)])
+
+
+def quotients(totals: pa.Array, counts: Ints) -> npt.NDArray[np.float64]:
+    """Sums of `WHOLE` divided by counts of at least 1, each rounded once, to the nearest."""
+    values, fits = narrowed(totals)
+    small = fits & (np.abs(values) <= 2**53) & (values != -(2**63))
+    if small.all():  # both are exact as floats
+        return values / counts
+    result = np.empty(len(values))
+    result[small] = values[small] / counts[small]
+    large = ~small & fits & (values != -(2**63)) & (counts < 2**31)
+    result[large] = _rounded_once(values[large], counts[large])
+    rest = np.flatnonzero(~small & ~large)
+    result[rest] = [total / count for total, count in zip(whole(totals, rest), counts[rest].tolist(), strict=True)]
+    return result
+
+
+def _rounded_once(values: Ints, counts: Ints) -> npt.NDArray[np.float64]:
+    """Quotients of numbers beyond 53 bits by numbers of at most 31.
+
+    It takes 55 bits or more of a quotient, then a bit that says whether there is more: turned into a float, these are
+    rounded as the whole quotient would be.
+    """
+    size = np.abs(values)
+    quotient, rest = np.divmod(size, counts)
+    shift = np.clip(62 - np.frexp(quotient.astype(np.float64))[1].astype(np.int64), 0, 32)
+    more, rest = np.divmod(rest << shift, counts)
+    bits = (((quotient << shift) + more).view(np.uint64) << np.uint64(1)) | (rest > 0).astype(np.uint64)
+    return np.copysign(np.ldexp(bits.astype(np.float64), -(shift + 1)), values)
+
+
+def _stays_narrow(values: Ints, rows: Grouping) -> bool:
+    if not len(values):
+        return True
+    most = int(np.diff(rows.starts, append=len(rows.order)).max())
+    return max(int(values.max()), -int(values.min())) * most < 2**63
+
+
+def _words(column: pa.Array) -> npt.NDArray[np.uint64]:
+    width = column.type.byte_width
+    data = column.buffers()[1]
+    if not len(column) or data is None:
+        return np.zeros((0, width // 8), np.uint64)
+    found = np.frombuffer(data, np.uint64, len(column) * width // 8, column.offset * width)
+    return found.reshape(len(column), width // 8)

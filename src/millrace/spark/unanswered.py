@@ -1,0 +1,27 @@
+"""Firings that had no answer, as dead letters: which output, which key and window, and why."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.model.plain import to_json
+from millrace.model.query import WINDOW_COLUMNS, Query
+from millrace.model.stream import sources
+from millrace.model.window import Window
+from millrace.spark.plan import Part
+
+
+def letters_of(part: Part, failed: pa.Table | None) -> list[dict[str, Any]]:
+    """A letter for each; its value is the key and the window as JSON."""
+    if failed is None:
+        return []
+    query = part.of
+    assert isinstance(query, Query)
+    about = {"source": ", ".join(source.name for source in sources(query.stream)), "origin": part.name, "offset": None}
+    letters = []
+    for row in failed.to_pylist():
+        bounds = query.bounds(Window(row["start"], row["end"]))
+        value = {name: row[key] for name, key in zip(query.keys, query.key_columns, strict=True)}
+        value |= {column.name: bound for column, bound in zip(WINDOW_COLUMNS, bounds, strict=True)}
+        letters.append({**about, "reason": row["reason"], "value": to_json(value)})
+    return letters
