@@ -265,6 +265,7 @@ def test_a_checkpoint_of_before_is_refused_and_what_it_says_to_do_works(home: Ho
     assert viewed(home) == [("a", 15)]
 
 
+@pytest.mark.spark
 def test_a_checkpoint_of_before_without_a_commit_goes_on(home: Home, tmp_path: Path) -> None:
     parts = parts_of(running())
     opened = Checkpoint(home.checkpoint).open("shop", parts, (1, 2))

@@ -4,9 +4,10 @@ import atexit
 import logging
 import os
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -44,9 +45,19 @@ def start(name: str, master: str = "local[*]", log: Path | None = None) -> Spark
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
     )
-    # Started by the main thread, PySpark would take Ctrl-C for itself.
-    with _printing_to(log), ThreadPoolExecutor(1) as other:
-        return other.submit(builder.getOrCreate).result()
+    with _printing_to(log), _own_interrupt():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Keep what Ctrl-C does: PySpark would take it for itself."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def _heap() -> int:
