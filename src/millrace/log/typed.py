@@ -4,7 +4,6 @@ DuckDB's own casts take more than JSON and Spark do (`1_0`, ` 5 `, `epoch`, `24:
 a text may look like is said here. `docs/values.md` has it as a table.
 """
 
-
 from millrace.model.errors import refuse
 from millrace.model.schema import Column, is_integer
 from millrace.model.types import digits_of

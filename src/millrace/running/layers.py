@@ -31,7 +31,7 @@ from millrace.model.stream import Source, find_event_time, with_sources
 from millrace.model.watermark import BoundedDelay
 from millrace.model.window import Calendar, Fixed, Sliding, global_
 from millrace.running.ending import told_to_end
-from millrace.running.run import Home, unless_told
+from millrace.running.run import Home, typed, unless_told
 from millrace.spark.writers import Commit
 from millrace.views.kept import KeptViews, lookups, read_boundary, serving
 from millrace.views.store import Store, open_store
@@ -50,6 +50,7 @@ def run_batch_layer(console: Console, pipeline: Pipeline, home: Home) -> str:
 def _run(pipeline: Pipeline, home: Home, told: Sequence[int]) -> str:
     from millrace.spark import batch, session
 
+    pipeline = typed(pipeline, home)
     archived = [source for source in pipeline.sources if ARCHIVE in dict(source.options)]
     if not archived or len(archived) < len(pipeline.sources):
         raise ModelError("the batch layer needs every source to be layers(batch=files(...), speed=log(...))")

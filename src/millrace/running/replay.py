@@ -16,7 +16,7 @@ from millrace.log.topics import Log
 from millrace.model.errors import ModelError
 from millrace.model.pipeline import Pipeline
 from millrace.running.ending import told_to_end
-from millrace.running.run import Home, How, follow
+from millrace.running.run import Home, How, follow, typed
 from millrace.running.status import is_locked
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.outputs import check_places, parts_of
@@ -34,7 +34,7 @@ def replay(console: Console, pipeline: Pipeline, home: Home, how: How) -> str:
     if not pipeline.views:
         raise ModelError(f"pipeline {pipeline.name} has no views to compute again")
     with told_to_end() as told, closing(open_store(home.store)) as store:
-        return _replay(console, store, pipeline, home, how, told)
+        return _replay(console, store, typed(pipeline, home), home, how, told)
 
 
 def _replay(console: Console, store: Store, pipeline: Pipeline, home: Home, how: How, told: Sequence[int]) -> str:

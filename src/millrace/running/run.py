@@ -69,10 +69,22 @@ def run_stream(console: Console, pipeline: Pipeline, home: Home, how: How, as_js
     topics = [source.name for source in pipeline.sources if source.kind == "log"]
     shown = Shown(console, pipeline.name, as_json, lambda: behind(pipeline.name, log, topics))
     with told_to_end() as told, closing(open_store(home.store)) as store, shown:
+        pipeline = typed(pipeline, home)
         generation = serving(store, pipeline.name)
         views = KeptViews(store, pipeline, generation, home.boundary)
         ended = follow(pipeline, home, home.generation(generation), views, how, shown.batch, told)
     return f"{'caught up' if ended else 'stopped'}: {shown.summary()}"
+
+
+def typed(pipeline: Pipeline, home: Home) -> Pipeline:
+    """The pipeline with a type for each column of its outputs; Spark is started now if only Spark knows one."""
+    from millrace.spark import session
+    from millrace.spark.settled import is_settled, settled
+
+    if is_settled(pipeline):
+        return pipeline
+    spark = session.start(f"millrace {pipeline.name}", home.master, home.checkpoint / "spark.log")
+    return settled(spark, pipeline)
 
 
 def follow(
@@ -157,6 +169,7 @@ def run_batch(console: Console, pipeline: Pipeline, home: Home, shards: int | No
     )  # fmt: skip
     began = time.monotonic()
     with told_to_end() as told, closing(open_store(home.store)) as store, bar:
+        pipeline = typed(pipeline, home)
         generation = serving(store, pipeline.name)
         checkpoint = home.generation(generation)
         views = KeptViews(store, pipeline, generation)

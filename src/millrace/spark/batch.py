@@ -33,6 +33,7 @@ from millrace.spark.outputs import check_places, of_views, parts_of, writers_of
 from millrace.spark.plan import DEFAULT_LOG, Packed, Plan
 from millrace.spark.progress import ShardStatus
 from millrace.spark.session import labels_of, streaming
+from millrace.spark.settled import settled
 from millrace.spark.snapshots import Lookup
 from millrace.spark.source import read_messages
 from millrace.spark.unanswered import letters_of
@@ -56,6 +57,7 @@ def run(
     on_tasks: OnTasks | None = None,
 ) -> Gathered:
     """Compute a pipeline once and put the answers in place of what its views and sinks held."""
+    pipeline = settled(spark, pipeline)
     writers = writers_of(pipeline, str(Path(log).absolute()))
     gathered = collect(
         spark, pipeline, log=log, lookups=lookups, scripts=scripts, fuse=fuse, shards=shards, on_tasks=on_tasks
@@ -82,8 +84,8 @@ def collect(
 ) -> Gathered:
     """Compute a pipeline once."""
     given = scripts or {}
-    parts = parts_of(pipeline)
     check_places(pipeline, given, log)
+    parts = parts_of(settled(spark, pipeline))
     with TemporaryDirectory(prefix="millrace-batch-") as folder:
         labels = labels_of(shards or spark.sparkContext.defaultParallelism)
         at = str(Path(log).absolute())

@@ -31,6 +31,7 @@ from millrace.spark.outputs import check_places, of_views, parts_of, writers_of
 from millrace.spark.plan import DEFAULT_LATENCY, DEFAULT_LOG, Plan
 from millrace.spark.progress import BatchProgress
 from millrace.spark.session import labels_of, streaming
+from millrace.spark.settled import settled
 from millrace.spark.shards import processor
 from millrace.spark.snapshots import Lookup
 from millrace.spark.source import read_messages
@@ -167,8 +168,9 @@ def start(
     """
     promised = parse_guarantee(guarantee)
     given = scripts or {}
-    parts = parts_of(pipeline)
     check_places(pipeline, given, log)
+    pipeline = settled(spark, pipeline)
+    parts = parts_of(pipeline)
     period = None if interval is None else parse_duration(interval, "interval")
     if until_caught_up and period is not None:
         raise ModelError("to run until caught up takes all there is as it comes; leave the interval out")

@@ -1,0 +1,186 @@
+"""The types of a pipeline as Spark's analyzer has them.
+
+As a pipeline is built, expressions are typed by our own reading of Spark's rules, and some cannot be. Here each is
+asked of Spark, on a frame without rows. Where Spark has another type, its own is the one that holds, and the expression
+is left to Spark: the edge is native.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import DataType
+
+from millrace.model.aggregate import check_types
+from millrace.model.arrow import arrow_type
+from millrace.model.errors import ModelError, Place, at_place, refuse
+from millrace.model.expression import Expression, parse_expression
+from millrace.model.pipeline import Pipeline
+from millrace.model.query import Query
+from millrace.model.schema import UNKNOWN, Column, Schema, parse_schema
+from millrace.model.stream import (
+    Dedup,
+    EventTime,
+    Join,
+    Select,
+    Source,
+    Stream,
+    Union,
+    Where,
+    WithColumns,
+)
+
+
+def settled(spark: SparkSession, pipeline: Pipeline) -> Pipeline:
+    """The same pipeline with Spark's types. Refuses, at the user's line, an expression that Spark refuses."""
+    asking = _Asking(spark)
+    views = {name: asking.query(query) for name, query in pipeline.views.items()}
+    for name, query in views.items():
+        _check_view(name, pipeline.views[name], query)
+    sinks = [
+        replace(output, of=asking.query(output.of) if isinstance(output.of, Query) else asking.stream(output.of))
+        for output in pipeline.sinks
+    ]
+    return replace(pipeline, views=views, sinks=sinks)
+
+
+def is_settled(pipeline: Pipeline) -> bool:
+    """Whether the columns of all outputs have a type already."""
+    outputs = [*pipeline.views.values(), *(output.of for output in pipeline.sinks)]
+    return all(UNKNOWN not in column.type for of in outputs for column in of.schema)
+
+
+class _Asking:
+    """Streams with Spark's types, each node once, so that what is shared stays shared."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._known: dict[int, Stream] = {}
+
+    def query(self, query: Query) -> Query:
+        stream = self.stream(query.stream)
+        arguments = {
+            f"a{n}_{place}": argument
+            for n, computed in enumerate(query.computed)
+            for place, argument in enumerate(computed.arguments)
+        }
+        typed = self._typed(stream.schema, arguments, query.place)
+        computed = []
+        for n, each in enumerate(query.computed):
+            own = tuple(typed[f"a{n}_{place}"] for place in range(len(each.arguments)))
+            types = [argument.type for argument in own]
+            with at_place(query.place):
+                check_types(each.aggregate, types)
+            computed.append(replace(each, aggregate=each.aggregate.over(types), arguments=own))
+        return replace(query, stream=stream, computed=tuple(computed))
+
+    def stream(self, stream: Stream) -> Stream:
+        if id(stream) not in self._known:
+            self._known[id(stream)] = self._settled(stream)
+        return self._known[id(stream)]
+
+    def _settled(self, stream: Stream) -> Stream:
+        match stream:
+            case Source():
+                return stream
+            case Union(parents=sides):
+                made = tuple(self.stream(side) for side in sides)
+                if len({frozenset(side.schema) for side in made}) > 1:
+                    schemas = " and ".join(f"({side.schema})" for side in made)
+                    raise refuse(f"union() needs the same columns on all sides, but they have {schemas}", stream.place)
+                return replace(stream, parents=made, schema=made[0].schema)
+            case Where(condition=condition):
+                parent = self.stream(stream.parent)
+                typed = self._typed(parent.schema, {"holds": condition}, stream.place)["holds"]
+                if typed.type != "BOOLEAN":
+                    raise refuse(f"where({typed.sql!r}) needs a condition, but this is {typed.type}", stream.place)
+                return replace(stream, parent=parent, condition=typed, schema=parent.schema)
+            case Select(columns=columns):
+                parent = self.stream(stream.parent)
+                chosen = self._typed(parent.schema, dict(columns), stream.place)
+                schema = Schema(tuple(Column(name, each.type) for name, each in chosen.items()))
+                return replace(stream, parent=parent, columns=tuple(chosen.items()), schema=schema)
+            case WithColumns(columns=columns):
+                parent = self.stream(stream.parent)
+                added = self._typed(parent.schema, dict(columns), stream.place)
+                schema = parent.schema.with_columns(Column(name, each.type) for name, each in added.items())
+                return replace(stream, parent=parent, columns=tuple(added.items()), schema=schema)
+            case Join(table=table, on=on):
+                parent = self.stream(stream.parent)
+                for name in on:
+                    left, right = parent.schema.type_of(name), table.schema.type_of(name)
+                    if left != right:
+                        raise refuse(
+                            f"join on {name!r}: it is {left} in the stream, but {right} in table {table.name!r}",
+                            stream.place,
+                        )
+                schema = parent.schema.with_columns(column for column in table.schema if column.name not in on)
+                return replace(stream, parent=parent, schema=schema)
+            case Dedup():
+                parent = self.stream(stream.parent)
+                return replace(stream, parent=parent, schema=parent.schema)
+            case EventTime(column=column):
+                parent = self.stream(stream.parent)
+                kind = parent.schema.type_of(column)
+                if kind != "TIMESTAMP":
+                    raise refuse(f"event time needs a TIMESTAMP, but {column!r} is {kind}", stream.place)
+                return replace(stream, parent=parent, schema=parent.schema)
+        raise TypeError(f"{type(stream).__name__} is not a kind of stream")
+
+    def _typed(self, schema: Schema, expressions: Mapping[str, Expression], place: Place) -> dict[str, Expression]:
+        """Expressions over these columns with Spark's types."""
+        with at_place(place):
+            read = {name: parse_expression(each.sql, schema) for name, each in expressions.items()}
+        asked = list(dict.fromkeys(each.sql for each in read.values() if each.sql.strip("`") not in schema))
+        types = self._types(schema, asked, place)
+        return {name: _with_type(each, types.get(each.sql, each.type)) for name, each in read.items()}
+
+    def _types(self, schema: Schema, texts: Sequence[str], place: Place) -> dict[str, str]:
+        if not texts:
+            return {}
+        columns = ", ".join(f"`{column.name}` {column.type}" for column in schema)
+        frame = self._spark.createDataFrame([], columns)
+        try:
+            kinds = _kinds(frame, texts)
+        except (AnalysisException, ParseException):
+            for text in texts:  # which of them it is
+                try:
+                    _kinds(frame, [text])
+                except (AnalysisException, ParseException) as error:
+                    raise refuse(f"Spark refuses {text!r}: {str(error).splitlines()[0]}", place) from None
+            raise
+        return {text: _named(text, kind, place) for text, kind in zip(texts, kinds, strict=True)}
+
+
+def _kinds(frame: DataFrame, texts: Sequence[str]) -> list[DataType]:
+    return [field.dataType for field in frame.select(*map(f.expr, texts)).schema]
+
+
+def _named(text: str, kind: DataType, place: Place) -> str:
+    try:
+        type = parse_schema(f"x {kind.simpleString()}").columns[0].type
+        arrow_type(type)
+        return type
+    except ModelError:
+        message = f"{text!r} is {kind.simpleString()}, which Millrace does not keep; cast it to another type"
+        raise refuse(message, place) from None
+
+
+def _with_type(expression: Expression, type: str) -> Expression:
+    if expression.type == type:
+        return expression
+    reason = expression.unresolved or f"{expression.sql} is {type} to Spark, not {expression.type}"
+    return replace(expression, type=type, node=None, unresolved=reason)
+
+
+def _check_view(name: str, built: Query, asked: Query) -> None:
+    """What a view's columns were when it was opened, they must still be."""
+    for before, now in zip(built.schema, asked.schema, strict=True):
+        if before.type != now.type and UNKNOWN not in before.type:
+            raise refuse(
+                f"view {name}: {before.name} is {now.type} to Spark, not {before.type}; write the type you mean, "
+                f"such as CAST(... AS {now.type})",
+                built.place,
+            )
