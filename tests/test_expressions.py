@@ -10,7 +10,7 @@ from sqlglot import exp
 from judging import MORE, NO_VALUE, REFUSED, ROWS, SCHEMA, Judge, Maker, by_reference, from_tables, fused, parsed, plain
 from millrace.log.sql import _CALLS as FUSED
 from millrace.log.sql import CannotFuseError, to_duckdb
-from millrace.model import evaluate
+from millrace.model import computed
 from millrace.model.errors import ModelError
 from millrace.model.expression import parse_expression
 from millrace.model.functions import SPARK_FUNCTIONS
@@ -99,7 +99,7 @@ def test_every_argument_of_every_node_is_looked_at_or_refused() -> None:
 
 
 def test_every_operation_is_evaluated() -> None:
-    assert set(evaluate._LAZY) | set(evaluate._STRICT) | set(evaluate._ARITHMETIC) == OPERATIONS
+    assert set(computed._LAZY) | set(computed._STRICT) | set(computed._ARITHMETIC) == OPERATIONS
     assert set(FUSED) <= OPERATIONS
 
 
@@ -144,6 +144,9 @@ def test_strings_are_read_as_spark_reads_them(literal: str, text: str) -> None:
 def test_a_constant_that_is_no_value_is_refused_as_it_is_built() -> None:
     with pytest.raises(ModelError, match="compares BIGINT with 'abc', which is not one"):
         parse_expression("n > 'abc'", SCHEMA)
+    with pytest.raises(ModelError, match="'j \\+ 1 div 0' has no value, whatever the row: division by zero"):
+        parse_expression("j + 1 div 0", SCHEMA)
+    assert parse_expression("if(j = 0, 1 div 0, j)", SCHEMA).node is not None
     with pytest.raises(ModelError, match="different on every replay"):
         parse_expression("at > 'today'", SCHEMA)
 

@@ -1,8 +1,11 @@
 """Spark decides types, and a row that has no value is a dead letter, on every edge and however rows are bundled."""
 
+from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import pairwise
+from math import nan
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,22 +14,42 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from rich.console import Console
 
-from millrace import ModelError, Pipeline, collect, count, fixed, global_, max_, memory, sum_, to_function
+from millrace import (
+    ModelError,
+    Pipeline,
+    Producer,
+    collect,
+    count,
+    fixed,
+    global_,
+    log,
+    max_,
+    memory,
+    on,
+    sum_,
+    table,
+    to_function,
+)
 from millrace.edge.explain import explain
 from millrace.log.bundle import Bundle
 from millrace.log.script import Happening, Script
+from millrace.log.topics import Log
 from millrace.model.arrow import arrow_type
 from millrace.model.evaluate import no_value
 from millrace.model.query import Query
 from millrace.model.reference import Reference
 from millrace.model.stream import Stream
 from millrace.panes.advance import Panes, State
+from millrace.running.replay import replay
+from millrace.running.run import Home, How, run_stream
 from millrace.spark import batch
 from millrace.spark.edge import Reading, Sent
 from millrace.spark.plan import Part
 from millrace.spark.settled import settled
 from millrace.testing.engines import as_panes
+from millrace.views.store import open_store
 
 ROWS = memory("rows", "k STRING, i INT, j INT, n BIGINT, s STRING, c DECIMAL(10, 2), at TIMESTAMP, dt DATE, b BOOLEAN")
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -171,6 +194,40 @@ def test_a_native_run_goes_on_past_what_it_cannot_compute(spark: SparkSession, t
     found = collected(spark, query, rows, fuse=False)
     assert found.answers["view v"]["n"].to_pylist() == [2]
     assert [(each["offset"], each["reason"]) for each in found.dead_letters.to_pylist()] == [(1, no_value(text))]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("fuse", [True, False])
+def test_nan_is_joined_with_nan_and_zero_with_minus_zero(spark: SparkSession, fuse: bool) -> None:
+    points = memory("rows", "x DOUBLE")
+    names = table("names", "x DOUBLE, name STRING", rows=[{"x": nan, "name": "none"}, {"x": 0.0, "name": "zero"}])
+    query = points.join(names, on="x").window(global_()).aggregate(all=collect("name"))
+    rows: list[dict[str, Any]] = [{"x": nan}, {"x": -0.0}, {"x": 0.0}, {"x": 1.0}, {"x": None}]
+    slow = Reference(query)
+    slow.micro_batch(rows, now="0s")
+    assert slow.end()[0].values["all"] == ["none", "zero", "zero"]
+    found = collected(spark, query, rows, fuse)
+    assert found.answers["view v"]["all"].to_pylist() == [["none", "zero", "zero"]]
+
+
+@pytest.mark.spark
+def test_a_view_with_a_key_that_only_spark_can_type_runs_and_is_asked(tmp_path: Path) -> None:
+    clicks = log("clicks", "page STRING")
+    by_hash = clicks.with_columns(shard="pmod(hash(page), 4)").group_by("shard").window(global_())
+    pipeline = Pipeline("shop", views={"shards": by_hash.trigger(on.each()).aggregate(n=count())})
+    home = Home(tmp_path / "log.db", str(tmp_path / "views.db"), tmp_path / "shop")
+    records = Log(home.log)
+    records.create("clicks")
+    with Producer(home.log, "clicks") as producer:
+        for page in ("a", "b", "c"):
+            producer.send({"page": page})
+    quiet = Console(quiet=True)
+    run_stream(quiet, pipeline, home, How(until_caught_up=True))
+    replay(quiet, pipeline, home, How())
+    with closing(open_store(home.store)) as store:
+        rows = store.query("SELECT shard, n FROM shards").rows
+    assert sum(n for _, n in rows) == 3
+    assert all(isinstance(shard, int) for shard, _ in rows)
 
 
 class Held:

@@ -11,7 +11,7 @@ would not look at is not looked at here either: DuckDB evaluates the chosen bran
 from collections.abc import Callable
 from typing import assert_never
 
-from millrace.model.evaluate import value_of
+from millrace.model.computed import value_of
 from millrace.model.expression import Expression
 from millrace.model.typed import COMPARISONS, Call, Case, Cast, ColumnOf, Literal, Node, is_fallible, walk
 from millrace.model.types import INTEGERS, NUMBERS, decimal_of, is_decimal, is_float, is_integer

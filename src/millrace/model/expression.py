@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from millrace.model.computed import value_of
 from millrace.model.errors import refuse, shown, unknown
 from millrace.model.functions import SPARK_FUNCTIONS
 from millrace.model.reading import read_expression
 from millrace.model.resolve import UnresolvedError, resolve
 from millrace.model.schema import DIALECT, UNKNOWN, Column, Schema
-from millrace.model.typed import Node
+from millrace.model.typed import Call, Case, ColumnOf, Node, children, walk
+from millrace.model.values import NoValueError
 
 _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
     (exp.AggFunc, "aggregates over rows; put it into .aggregate(...)"),
@@ -73,7 +75,27 @@ def parse_expression(sql: str, schema: Schema) -> Expression:
         node = resolve(tree, schema)
     except UnresolvedError as error:
         return Expression(sql, UNKNOWN, columns, None, str(error))
+    _check_constants(node, sql)
     return Expression(sql, node.type, columns, node)
+
+
+def _check_constants(node: Node, sql: str) -> None:
+    """Refuse a part that is the same for all rows and has no value; Spark would not even plan it."""
+    if not any(isinstance(part, ColumnOf) for part in walk(node)):
+        try:
+            value_of(node, {})
+        except NoValueError as error:
+            raise refuse(f"{sql!r} has no value, whatever the row: {error}") from None
+        return
+    match node:
+        case Case(branches=((condition, _), *_)):
+            always: tuple[Node, ...] = (condition,)
+        case Call(name="and" | "or" | "coalesce", arguments=(first, *_)):
+            always = (first,)
+        case _:
+            always = children(node)
+    for part in always:
+        _check_constants(part, sql)
 
 
 def root(column: exp.Column) -> str:

@@ -6,10 +6,12 @@ reason; the rest go on.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from math import isnan, nan
 from typing import Any
 
+from millrace.model.aggregate import sort_key
 from millrace.model.duration import BEGINNING_OF_TIME, to_instant
 from millrace.model.errors import ModelError, at_place, refuse, shown, unknown
 from millrace.model.evaluate import RowError, check_known, evaluate
@@ -29,6 +31,8 @@ from millrace.model.stream import (
     parents,
     sources,
 )
+from millrace.model.types import is_decimal, is_float, is_integer
+from millrace.model.values import BITS, NoValueError, to_decimal, to_float
 from millrace.model.watermark import Progress, Punctuated, combine
 from millrace.model.window import Row
 
@@ -119,7 +123,7 @@ class Rows:
                 value = shown(row[wrong[0].name])
                 self.dead.append(DeadLetter(row, f"{wrong[0].name}: {value} is not {wrong[0].type}"))
             else:
-                kept.append({name: row.get(name) for name in source.schema.names})
+                kept.append({column.name: _held(row.get(column.name), column.type) for column in source.schema})
         return kept
 
     def _computed(self, row: Row, columns: tuple[tuple[str, Expression], ...]) -> dict[str, Any] | None:
@@ -138,7 +142,7 @@ class Rows:
         found: list[Row] = [
             {**row, **other}
             for other in self._tables.get(table.name, given)
-            if all(row[name] is not None and row[name] == other[name] for name in join.on)
+            if all(_is_same(row[name], other[name]) for name in join.on)
         ]
         if join.as_of is not None:
             found = self._newest(join, row, found)
@@ -198,17 +202,41 @@ def fits(value: Any, type: str) -> bool:
     """Whether a Python value is one of an SQL type; types that are not plain are not looked into."""
     if value is None:
         return True
-    if type in _BITS:
-        return (
-            isinstance(value, int) and not isinstance(value, bool) and -(1 << _BITS[type]) <= value < 1 << _BITS[type]
-        )
-    if type in ("DOUBLE", "FLOAT"):
+    if is_integer(type):
+        limit = 1 << BITS[type] - 1
+        return isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
+    if is_float(type):
         return isinstance(value, int | float) and not isinstance(value, bool)
+    if is_decimal(type):
+        return isinstance(value, int | Decimal) and not isinstance(value, bool) and _has_digits(Decimal(value), type)
+    if type == "DATE":
+        return isinstance(value, date) and not isinstance(value, datetime)
     return isinstance(value, _PYTHON[type]) if type in _PYTHON else True
 
 
-_BITS = {"TINYINT": 7, "SMALLINT": 15, "INT": 31, "BIGINT": 63}
+def _has_digits(value: Decimal, type: str) -> bool:
+    """Whether a decimal type has a number, without rounding it."""
+    try:
+        return value.is_finite() and to_decimal(value, type) == value
+    except NoValueError:
+        return False
+
+
+def _held(value: Any, type: str) -> Any:
+    """A value as its type holds it: 0.1 is another number as a FLOAT."""
+    if value is None:
+        return None
+    if is_float(type):
+        return to_float(value, type)
+    return to_decimal(Decimal(value), type) if is_decimal(type) else value
+
+
 _PYTHON = {"STRING": str, "BOOLEAN": bool, "TIMESTAMP": datetime, "BINARY": bytes}
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are joined: NULL with nothing, NaN with NaN."""
+    return one is not None and other is not None and sort_key(one) == sort_key(other)
 
 
 def as_key(value: Any) -> Any:
