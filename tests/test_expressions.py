@@ -11,12 +11,13 @@ from judging import MORE, NO_VALUE, REFUSED, ROWS, SCHEMA, Judge, Maker, by_refe
 from millrace.log.sql import _CALLS as FUSED
 from millrace.log.sql import CannotFuseError, to_duckdb
 from millrace.model import computed
+from millrace.model.coercion import UnresolvedError
 from millrace.model.errors import ModelError
 from millrace.model.expression import parse_expression
 from millrace.model.functions import SPARK_FUNCTIONS
 from millrace.model.reading import unescaped
 from millrace.model.resolve import _KINDS as KINDS
-from millrace.model.resolve import Resolver, UnresolvedError
+from millrace.model.resolve import Resolver
 from millrace.model.schema import UNKNOWN, parse_schema
 from millrace.model.typed import OPERATIONS
 

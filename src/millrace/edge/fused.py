@@ -11,7 +11,7 @@ past every filter and join, and is told apart from the rest at the end. An expre
 nothing of this.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -122,7 +122,8 @@ class Fused:
             order = f" ORDER BY {_SIDE}, {PLACE}" if ordered else ""
             staged = self._staged(source)
             self._marked = staged if staged.is_marked else None
-            self.statement = f"SELECT {', '.join(map(quoted, of.schema.names))} FROM {staged.good}{order}"
+            names = [*map(quoted, of.schema.names), *([PLACE, _BAD] if staged.is_marked else [])]
+            self.statement = f"SELECT {', '.join(names)} FROM ({staged.sql}){order}"
             return
         try:
             self.statement = self._aggregated(of, self._staged(source))
@@ -169,16 +170,33 @@ class Fused:
             made = ask(self.statement).to_arrow_table()
             if self._tells:
                 return self._told(ask, made)
-            if self._marked is not None and "slice" in made.column_names and made["slice"].null_count:
-                made = made.filter(made["slice"].is_valid())
-            return Taken(made, *self._times(ask), self._bad(ask))
+            good, bad = self._apart(ask, made)
+            return Taken(good, *self._times(ask), bad)
+
+    def _apart(
+        self, ask: Callable[[str], duckdb.DuckDBPyRelation], made: pa.Table
+    ) -> tuple[pa.Table, tuple[tuple[int, str], ...]]:
+        """What was made of the rows that have a value for everything; and the others, with why they have none."""
+        if self._marked is None:
+            return made, ()
+        if "slice" in made.column_names:
+            good = made["slice"].is_valid()
+            bad = self._bad(ask) if made["slice"].null_count else ()
+            return made.filter(good), bad
+        good = made[_BAD].is_null()
+        failed = made.filter(pc.invert(good)).select([PLACE, _BAD])
+        unneeded = [_BAD] if self.lifts else [_BAD, PLACE]
+        return made.filter(good).drop_columns(unneeded), self._reasons(zip(*failed.to_pydict().values(), strict=True))
 
     def _bad(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[tuple[int, str], ...]:
         """The rows that have no value somewhere, and why."""
         if self._marked is None:
             return ()
-        found = ask(f"SELECT DISTINCT {PLACE}, {_BAD} FROM ({self._marked.sql}) WHERE {_BAD} IS NOT NULL").fetchall()
-        return tuple((place, no_value(self._tried[number].sql)) for place, number in sorted(found))
+        found = f"SELECT DISTINCT {PLACE}, {_BAD} FROM ({self._marked.sql}) WHERE {_BAD} IS NOT NULL"
+        return self._reasons(ask(found).fetchall())
+
+    def _reasons(self, found: Iterable[tuple[int, int]]) -> tuple[tuple[int, str], ...]:
+        return tuple((place, no_value(self._tried[number].sql)) for place, number in sorted(set(found)))
 
     @cached_property
     def _prepared(self) -> Prepared:
@@ -377,7 +395,8 @@ class Fused:
         if isinstance(query.windowing, Custom):
             chosen += [f"{quoted(name)} AS {quoted(f'row_{name}')}" for name in query.stream.schema.names]
         self._marked = argued if argued.is_marked else None
-        return f"SELECT {', '.join([PLACE, *chosen])} FROM (SELECT * FROM {argued.good}) ORDER BY {_SIDE}, {PLACE}"
+        own = [PLACE, _BAD] if argued.is_marked else [PLACE]
+        return f"SELECT {', '.join([*own, *chosen])} FROM ({argued.sql}) ORDER BY {_SIDE}, {PLACE}"
 
     def _table(self, table: Table, join: Join) -> str:
         name = f"__table_{len(self.tables)}"

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from millrace.model.coercion import UnresolvedError
 from millrace.model.computed import value_of
 from millrace.model.errors import refuse, shown, unknown
 from millrace.model.functions import SPARK_FUNCTIONS
 from millrace.model.reading import read_expression
-from millrace.model.resolve import UnresolvedError, resolve
+from millrace.model.resolve import resolve
 from millrace.model.schema import DIALECT, UNKNOWN, Column, Schema
 from millrace.model.typed import Call, Case, ColumnOf, Node, children, walk
 from millrace.model.values import NoValueError

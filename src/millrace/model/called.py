@@ -1,0 +1,221 @@
+"""Functions of numbers, text and times: from the parser's tree to typed calls, as `resolve` reads operators."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from millrace.model.coercion import UnresolvedError, call, cast, check_grouped, said
+from millrace.model.schema import DIALECT
+from millrace.model.typed import Call, Literal, Node, is_fallible
+from millrace.model.types import decimal_of, is_decimal, is_integer, is_number
+
+if TYPE_CHECKING:
+    from millrace.model.resolve import Resolver
+
+
+Reading = Callable[["Resolver", Any], Node]
+"""How one kind of parser node is read."""
+
+
+def signed(name: str, node: Node, tree: exp.Expr) -> Node:
+    """A number with another sign, of its own type."""
+    if not is_number(node.type) or (is_decimal(node.type) and decimal_of(node.type)[0] > 18):
+        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+    return Call(name, (node,), node.type)
+
+
+def absolute(resolver: "Resolver", tree: exp.Abs) -> Node:
+    """`abs(x)`."""
+    return signed("abs", resolver.node(tree.this), tree)
+
+
+def whole(name: str) -> Reading:
+    """`floor(x)` and `ceil(x)`."""
+
+    def read(resolver: "Resolver", tree: exp.Expr) -> Node:
+        node = resolver.node(tree.this)
+        if is_integer(node.type) and node.type != "BIGINT":
+            node = cast(node, "DOUBLE")  # which Spark does, and which is exact
+        if node.type == "FLOAT":
+            node = cast(node, "DOUBLE")
+        if node.type not in ("DOUBLE", "BIGINT"):
+            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        return Call(name, (node,), "BIGINT")
+
+    return read
+
+
+def rounded(resolver: "Resolver", tree: exp.Round) -> Node:
+    """`round(x, n)` of doubles."""
+    node, given = resolver.node(tree.this), tree.args.get("decimals")
+    digits = Literal(0, "INT") if given is None else resolver.node(given)
+    if node.type != "DOUBLE" or not isinstance(digits, Literal) or digits.type != "INT":
+        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+    return Call("round", (node, digits), "DOUBLE")
+
+
+# Text.
+
+
+def _text(node: Node, tree: exp.Expr) -> Node:
+    """What takes text takes whole numbers and the like too."""
+    if node.type == "STRING":
+        return node
+    if not is_integer(node.type) and node.type not in ("BOOLEAN", "DATE") and not is_decimal(node.type):
+        raise UnresolvedError(f"{said(tree)} takes {node.type} as text, which only Spark does")
+    return cast(node, "STRING")
+
+
+def concatenated(resolver: "Resolver", tree: exp.Concat | exp.DPipe) -> Node:
+    """`concat(...)` and `||`."""
+    if tree.args.get("coalesce"):
+        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+    if isinstance(tree, exp.DPipe):
+        parts: Sequence[exp.Expr] = [tree.this, tree.expression]
+        for part in parts:
+            check_grouped(tree, part)
+    else:
+        parts = tree.expressions
+    nodes = [_text(node, tree) for node in resolver.nodes(parts)]
+    if any(map(is_fallible, nodes)) or any(isinstance(node, Literal) and node.value is None for node in nodes):
+        raise UnresolvedError(f"{said(tree)} may have no value, which Spark looks at in its own way")
+    return Call("concat", tuple(nodes), "STRING")
+
+
+def of_text(name: str, type: str) -> Reading:
+    """A function of one text."""
+    return lambda resolver, tree: Call(name, (_text(resolver.node(tree.this), tree),), type)
+
+
+def two_texts(name: str) -> Reading:
+    """A condition over two texts."""
+
+    def read(resolver: "Resolver", tree: exp.Expr) -> Node:
+        left, right = (resolver.node(side) for side in (tree.this, tree.expression))
+        if (left.type, right.type) != ("STRING", "STRING"):
+            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        return call(name, (left, right), "BOOLEAN", tree)
+
+    return read
+
+
+def trimmed(resolver: "Resolver", tree: exp.Trim) -> Node:
+    """`trim`, `ltrim` and `rtrim`, of spaces or of signs that are written out."""
+    position = str(tree.args.get("position") or "BOTH").upper()
+    name = {"BOTH": "trim", "LEADING": "ltrim", "TRAILING": "rtrim"}.get(position)
+    text = resolver.node(tree.this)
+    signs = Literal(" ", "STRING") if tree.expression is None else resolver.node(tree.expression)
+    if name is None or text.type != "STRING" or not isinstance(signs, Literal) or signs.type != "STRING":
+        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+    return Call(name, (text, signs), "STRING")
+
+
+def substring(resolver: "Resolver", tree: exp.Substring) -> Node:
+    """`substring(s, start, length)`."""
+    text, start = _text(resolver.node(tree.this), tree), resolver.node(tree.args["start"])
+    given = tree.args.get("length")
+    length = Literal(2**31 - 1, "INT") if given is None else resolver.node(given)
+    if not is_integer(start.type) or not is_integer(length.type):
+        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+    made = (text, cast(start, "INT"), cast(length, "INT"))
+    if any(map(is_fallible, made)):
+        raise UnresolvedError(f"{said(tree)} may have no value, which Spark looks at in its own way")
+    return Call("substring", made, "STRING")
+
+
+def like(resolver: "Resolver", tree: exp.Like) -> Node:
+    """`LIKE` and `NOT LIKE` with a pattern that is written out."""
+    for side in (tree.this, tree.expression):
+        check_grouped(tree, side)
+    text, pattern = resolver.node(tree.this), resolver.node(tree.expression)
+    if (text.type, pattern.type) != ("STRING", "STRING") or not isinstance(pattern, Literal):
+        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+    escaped = str(pattern.value).replace("\\\\", "").replace("\\%", "").replace("\\_", "")
+    if "\\" in escaped:
+        raise UnresolvedError(f"{said(tree)} has a backslash before another sign, which Spark refuses")
+    found = Call("like", (text, pattern), "BOOLEAN")
+    return Call("not", (found,), "BOOLEAN") if tree.args.get("negate") else found
+
+
+def indexed(resolver: "Resolver", tree: exp.Bracket) -> Node:
+    """`array[i]`, from 0 on."""
+    node, (key,) = resolver.node(tree.this), resolver.nodes(tree.expressions)
+    kind = exp.DataType.build(node.type, dialect=DIALECT)
+    if kind.this != exp.DataType.Type.ARRAY or not is_integer(key.type) or is_fallible(key):
+        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+    return Call("index", (node, cast(key, "INT") if key.type != "BIGINT" else key), kind.expressions[0].sql(DIALECT))
+
+
+# Times.
+
+
+def truncated(resolver: "Resolver", tree: exp.TimestampTrunc) -> Node:
+    """`date_trunc('HOUR', at)`."""
+    unit = tree.args["unit"].name.upper()
+    at = resolver.node(tree.this)
+    if unit not in TRUNCATIONS or at.type not in ("TIMESTAMP", "DATE"):
+        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+    return Call("date_trunc", (Literal(unit, "STRING"), cast(at, "TIMESTAMP")), "TIMESTAMP")
+
+
+TRUNCATIONS = ("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND")
+
+
+def to_date(resolver: "Resolver", tree: exp.Expr) -> Node:
+    """What functions of a day take; `to_date(x)`, too."""
+    node = resolver.node(tree.this)
+    if node.type not in ("DATE", "TIMESTAMP", "STRING"):
+        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+    return cast(node, "DATE")
+
+
+def date_part(name: str) -> Reading:
+    """A part of a day."""
+
+    def read(resolver: "Resolver", tree: exp.Expr) -> Node:
+        node = resolver.node(tree.this)
+        if node.type not in ("DATE", "TIMESTAMP"):
+            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        return Call(name, (cast(node, "DATE"),), "INT")
+
+    return read
+
+
+def time_part(name: str) -> Reading:
+    """A part of a time of day."""
+
+    def read(resolver: "Resolver", tree: exp.Expr) -> Node:
+        node = resolver.node(tree.this)
+        if node.type != "TIMESTAMP":
+            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        return Call(name, (node,), "INT")
+
+    return read
+
+
+def named(resolver: "Resolver", tree: exp.Anonymous) -> Node:
+    """Functions that the parser has no class for."""
+    name, nodes = tree.name.lower(), resolver.nodes(tree.expressions)
+    if len(nodes) == 1:
+        (node,) = nodes
+        if name in ("isnull", "isnotnull"):
+            null = Call("is_null", (node,), "BOOLEAN")
+            return null if name == "isnull" else Call("not", (null,), "BOOLEAN")
+        if name in ("timestamp_seconds", "timestamp_millis", "timestamp_micros") and is_integer(node.type):
+            return Call(name, (cast(node, "BIGINT"),), "TIMESTAMP")
+        if name == "weekday" and node.type in ("DATE", "TIMESTAMP"):
+            return Call(name, (cast(node, "DATE"),), "INT")
+    raise UnresolvedError(f"{said(tree)} is known to Spark only")
+
+
+def since_1970(name: str) -> Reading:
+    """How long after 1970 a time is."""
+
+    def read(resolver: "Resolver", tree: exp.Expr) -> Node:
+        node = resolver.node(tree.this)
+        if node.type != "TIMESTAMP":
+            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        return Call(name, (node,), "BIGINT")
+
+    return read

@@ -1,0 +1,145 @@
+"""How Spark's ANSI rules bring operands together: casts that nobody wrote.
+
+What is not understood raises `UnresolvedError`, and is left to Spark.
+"""
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from millrace.model.errors import refuse
+from millrace.model.schema import DIALECT
+from millrace.model.typed import Call, Cast, Literal, Node, is_fallible
+from millrace.model.types import (
+    INTEGERS,
+    NUMBERS,
+    beside_text,
+    decimal,
+    decimal_of,
+    is_decimal,
+    is_float,
+    is_integer,
+    tightest,
+    widest,
+)
+from millrace.model.values import NoValueError, cast_value
+
+
+class UnresolvedError(Exception):
+    """Why only Spark can say what an expression means."""
+
+
+def said(tree: exp.Expr) -> str:
+    """A part of an expression, for a message."""
+    return tree.sql(DIALECT)
+
+
+def cast(node: Node, type: str, safe: bool = False) -> Node:
+    """A node as another type; what is written out is converted now."""
+    if node.type == type:
+        return node
+    if safe and type == "TIMESTAMP" and is_integer(node.type):
+        raise UnresolvedError("a time beyond the year 9999 is known to Spark only")
+    if (node.type, type) not in _CASTS and _kind(node.type, type) not in _CASTS:
+        raise UnresolvedError(f"a cast from {node.type} to {type} is known to Spark only")
+    if isinstance(node, Literal):
+        if node.type == "STRING" and type in ("DATE", "TIMESTAMP"):
+            _check_moment(node.value)
+        try:
+            return Literal(cast_value(node.value, node.type, type), type)
+        except NoValueError:
+            if safe:
+                return Literal(None, type)
+    return Cast(node, type, safe)
+
+
+def _check_moment(text: str | None) -> None:
+    """Spark has words for some moments, most of which are others each time."""
+    word = (text or "").strip().lower().partition(" ")[0]
+    if word in ("now", "today", "tomorrow", "yesterday"):
+        raise refuse(f"{text!r} is different on every replay; use the event's own time")
+    if word == "epoch":
+        raise UnresolvedError(f"{text!r} as a time is known to Spark only")
+
+
+def _kind(source: str, target: str) -> tuple[str, str]:
+    return ("DECIMAL" if is_decimal(source) else source), ("DECIMAL" if is_decimal(target) else target)
+
+
+_CASTS = frozenset(
+    (source, target)
+    for sources, targets in (
+        (("VOID",), (*NUMBERS, "DECIMAL", "BOOLEAN", "STRING", "DATE", "TIMESTAMP")),
+        ((*INTEGERS, "BOOLEAN"), (*NUMBERS, "DECIMAL", "BOOLEAN", "STRING")),
+        (("DOUBLE", "FLOAT"), (*NUMBERS, "BOOLEAN")),
+        (("DECIMAL",), (*NUMBERS, "DECIMAL", "BOOLEAN", "STRING")),
+        (("STRING",), (*INTEGERS, "DOUBLE", "DECIMAL", "BOOLEAN", "DATE", "TIMESTAMP")),
+        (("DATE",), ("STRING", "TIMESTAMP")),
+        (("TIMESTAMP",), ("STRING", "DATE", "BIGINT")),
+        (("BIGINT", "INT"), ("TIMESTAMP",)),
+    )
+    for source in sources
+    for target in targets
+)
+"""The casts that are understood, decimals of any size alike."""
+
+
+def balanced(left: Node, right: Node, tree: exp.Expr) -> tuple[Node, Node]:
+    """Both operands as one type; decimals may keep their own."""
+    if "STRING" in (left.type, right.type):
+        common = beside_text(right.type if left.type == "STRING" else left.type)
+        if common is None:
+            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        return _read_text(left, common, tree), _read_text(right, common, tree)
+    if is_decimal(left.type) or is_decimal(right.type):
+        left, right = _beside_decimal(left, right.type), _beside_decimal(right, left.type)
+        if is_decimal(left.type) and is_decimal(right.type):
+            return left, right
+    common = tightest(left.type, right.type)
+    if common is None:
+        raise UnresolvedError(f"{said(tree)} brings {left.type} and {right.type} together as only Spark knows")
+    return cast(left, common), cast(right, common)
+
+
+def _read_text(node: Node, type: str, tree: exp.Expr) -> Node:
+    """Text beside a number or a time is read as one, and must be one if it is written out."""
+    made = cast(node, type)
+    if isinstance(node, Literal) and not isinstance(made, Literal):
+        raise refuse(f"{said(tree)!r} compares {type} with {node.value!r}, which is not one")
+    return made
+
+
+def _beside_decimal(node: Node, other: str) -> Node:
+    """An operand whose other side is a decimal, or which is one beside a number."""
+    if is_decimal(node.type):
+        return cast(node, "DOUBLE") if is_float(other) else node
+    if is_integer(node.type):
+        if isinstance(node, Cast) and isinstance(node.child, Literal) and node.type != "TINYINT":
+            raise UnresolvedError(f"{node.child.value} as {node.type} beside a decimal is known to Spark only")
+        digits = len(str(abs(node.value))) if isinstance(node, Literal) and node.value is not None else None
+        return cast(node, decimal(*decimal_of(node.type)) if digits is None else decimal(digits, 0))
+    return cast(node, other) if node.type == "VOID" else node
+
+
+def as_one(nodes: Sequence[Node], tree: exp.Expr) -> tuple[list[Node], str]:
+    """The branches of a CASE and the like, as the one type that they share."""
+    common = widest(node.type for node in nodes)
+    if common is None or common == "VOID":
+        raise UnresolvedError(f"the type of {said(tree)} is known to Spark only")
+    return [cast(node, common) for node in nodes], common
+
+
+def call(name: str, arguments: tuple[Node, ...], type: str, tree: exp.Expr) -> Node:
+    """A call, unless Spark's optimizer may leave a part of it out that has no value."""
+    has_null = any(isinstance(each, Literal) and each.value is None for each in arguments)
+    if has_null and any(map(is_fallible, arguments)):
+        raise UnresolvedError(f"{said(tree)} has a NULL in it, for which Spark leaves the rest out")
+    return Call(name, arguments, type)
+
+
+def check_grouped(tree: exp.Expr, side: exp.Expr) -> None:
+    """Leave an operand to Spark that Spark and the parser may group in different ways, as in `a = b < c`."""
+    loose = isinstance(side, exp.Predicate | exp.Connector | exp.Not) and not isinstance(side, exp.Paren)
+    pipes = isinstance(tree, exp.DPipe) and isinstance(side, exp.Add | exp.Sub)
+    if (loose and not isinstance(tree, exp.Connector)) or pipes:
+        raise UnresolvedError(f"{said(tree)} is grouped as only Spark knows; put parentheses around {said(side)}")
