@@ -11,7 +11,7 @@ past every filter and join, and is told apart from the rest at the end. An expre
 nothing of this.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -24,8 +24,8 @@ from millrace.edge.connection import PLACE, Prepared
 from millrace.edge.decode import MISFIT
 from millrace.edge.dedup import deduped
 from millrace.edge.partials import AT, NotInSqlError, partials_of, slice_of
-from millrace.edge.tables import columns_of
-from millrace.log.sql import CannotFuseError, quoted, to_duckdb, tried
+from millrace.edge.staged import BAD, SIDE, Staged, Stages, may_fail
+from millrace.log.sql import CannotFuseError, quoted, to_duckdb
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.evaluate import no_value
 from millrace.model.expression import Expression
@@ -37,21 +37,16 @@ from millrace.model.stream import (
     Select,
     Source,
     Stream,
-    Table,
-    Union,
     Where,
     WithColumns,
     find_event_time,
     parents,
 )
-from millrace.model.typed import ColumnOf, is_fallible
+from millrace.model.typed import ColumnOf
 from millrace.model.watermark import Punctuated, Seen
 from millrace.model.window import Custom
 
-_SIDE = "__side"
-"""By which side of a union it came: all rows of the first are before those of the second."""
 _NEWEST, _CLOSED = "__newest", "__closed"
-_BAD, _MATCHED = "__bad", "__matched"
 _MOST_TIMES = 4096
 
 
@@ -66,29 +61,6 @@ class Taken:
     """The places of the rows that have no event time, though they need one."""
     bad: tuple[tuple[int, str], ...] = ()
     """The places of the rows that have no value somewhere, and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """A query for rows, on the way."""
-
-    sql: str
-    is_marked: bool = False
-    """Whether some of its rows may have no value: `__bad` is then the number of the expression that has none."""
-
-    @property
-    def own(self) -> list[str]:
-        """The columns that are not the user's."""
-        return [PLACE, _SIDE, *([_BAD] if self.is_marked else [])]
-
-    @property
-    def good(self) -> str:
-        """The rows that have a value for everything so far, as what stands after FROM."""
-        return f"({self.sql})" + (f" WHERE {_BAD} IS NULL" if self.is_marked else "")
-
-    def kept(self, condition: str) -> str:
-        """The rows for which a condition holds, and those that are only on their way to be set aside."""
-        return f"({condition}) OR {_BAD} IS NOT NULL" if self.is_marked else condition
 
 
 class Fused:
@@ -119,10 +91,10 @@ class Fused:
         self._marked: Staged | None = None
         """The rows of which some may have no value, if there may be any."""
         if not isinstance(of, Query):
-            order = f" ORDER BY {_SIDE}, {PLACE}" if ordered else ""
+            order = f" ORDER BY {SIDE}, {PLACE}" if ordered else ""
             staged = self._staged(source)
             self._marked = staged if staged.is_marked else None
-            names = [*map(quoted, of.schema.names), *([PLACE, _BAD] if staged.is_marked else [])]
+            names = [*map(quoted, of.schema.names), *([PLACE, BAD] if staged.is_marked else [])]
             self.statement = f"SELECT {', '.join(names)} FROM ({staged.sql}){order}"
             return
         try:
@@ -132,22 +104,18 @@ class Fused:
             self.statement = self._unaggregated(of, self._staged(source))
 
     def _staged(self, source: Source) -> Staged:
-        self._tried: list[Expression] = []
-        self.tables: dict[str, pa.Table] = {}
-        self.looked_up: dict[str, pa.Table] = {}
-        """The rows of tables that may change, by the name of the table."""
-        self._timed: list[tuple[EventTime, Staged]] = []
-        staged = self._stream(self._stream_of, source)
-        if staged is None:
-            raise CannotFuseError(f"source {source.name} is not part of the query")
-        if len(self._timed) > 1:
-            raise CannotFuseError(f"source {source.name} is read with several event times")
-        return staged
+        self._stages = Stages(self._given, self._decoded, self._tells)
+        return self._stages.rows(self._stream_of, source)
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether the statement joins with tables."""
+        return bool(self._stages.tables)
 
     @property
     def is_one_statement(self) -> bool:
         """Whether a bundle is looked at once only, as long as none of its rows is set aside."""
-        return self._tells or not self._timed
+        return self._tells or not self._stages.timed
 
     def decodes_all(self, rows: pa.Table) -> bool:
         """Whether the statement looks at every record, given records such as these.
@@ -162,7 +130,7 @@ class Fused:
     @property
     def event_time(self) -> EventTime | None:
         """The node that says what event time is for this source."""
-        return self._timed[0][0] if self._timed else None
+        return self._stages.timed[0][0] if self._stages.timed else None
 
     def take(self, rows: pa.Table) -> Taken:
         """What a bundle comes to."""
@@ -183,24 +151,24 @@ class Fused:
             good = made["slice"].is_valid()
             bad = self._bad(ask) if made["slice"].null_count else ()
             return made.filter(good), bad
-        good = made[_BAD].is_null()
-        failed = made.filter(pc.invert(good)).select([PLACE, _BAD])
-        unneeded = [_BAD] if self.lifts else [_BAD, PLACE]
+        good = made[BAD].is_null()
+        failed = made.filter(pc.invert(good)).select([PLACE, BAD])
+        unneeded = [BAD] if self.lifts else [BAD, PLACE]
         return made.filter(good).drop_columns(unneeded), self._reasons(zip(*failed.to_pydict().values(), strict=True))
 
     def _bad(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[tuple[int, str], ...]:
         """The rows that have no value somewhere, and why."""
         if self._marked is None:
             return ()
-        found = f"SELECT DISTINCT {PLACE}, {_BAD} FROM ({self._marked.sql}) WHERE {_BAD} IS NOT NULL"
+        found = f"SELECT DISTINCT {PLACE}, {BAD} FROM ({self._marked.sql}) WHERE {BAD} IS NOT NULL"
         return self._reasons(ask(found).fetchall())
 
     def _reasons(self, found: Iterable[tuple[int, int]]) -> tuple[tuple[int, str], ...]:
-        return tuple((place, no_value(self._tried[number].sql)) for place, number in sorted(set(found)))
+        return tuple((place, no_value(self._stages.tried[number].sql)) for place, number in sorted(set(found)))
 
     @cached_property
     def _prepared(self) -> Prepared:
-        return Prepared(self.tables)
+        return Prepared(self._stages.tables)
 
     def _told(self, ask: Callable[[str], duckdb.DuckDBPyRelation], made: pa.Table) -> Taken:
         """Partials that tell the time beside them; rows without an event time are in a slice that is NULL."""
@@ -209,18 +177,18 @@ class Fused:
         rows = made.drop_columns([_NEWEST, _CLOSED])
         if not rows["slice"].null_count:
             return Taken(rows, seen)
-        node, above = self._timed[0]
+        node, above = self._stages.timed[0]
         timeless = ask(f"SELECT {PLACE} FROM (SELECT * FROM {above.good}) WHERE {_missing(node)}").fetchall()
         good = rows.filter(rows["slice"].is_valid())
         return Taken(good, seen, tuple(place for (place,) in timeless), self._bad(ask))
 
     def _times(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[Seen, tuple[int, ...]]:
         """What the bundle shows of event time, and which rows have none."""
-        if not self._timed:
+        if not self._stages.timed:
             return Seen(), ()
-        node, above = self._timed[0]
+        node, above = self._stages.timed[0]
         at, missing = f"epoch_us({quoted(node.column)})", _missing(node)
-        asked = f"SELECT max({at}), {_closes(node)}, count(*) FILTER ({missing}) FROM {above.good}"
+        asked = f"SELECT max({at}), max({_closing(node)}), count(*) FILTER ({missing}) FROM {above.good}"
         ((newest, closed, many),) = ask(asked).fetchall()
         good = f"(SELECT * FROM {above.good})"
         timeless = ask(f"SELECT {PLACE} FROM {good} WHERE {missing}").fetchall() if many else []
@@ -231,120 +199,10 @@ class Fused:
         newest, closed = (BEGINNING_OF_TIME if each is None else each for each in (newest, closed))
         return Seen(newest, closed, times), tuple(place for (place,) in timeless)
 
-    def _stream(self, node: Stream, source: Source) -> Staged | None:
-        """A stream as a query over the rows of one source; None if that source is not part of it."""
-        if isinstance(node, Source):
-            columns = ", ".join(map(quoted, node.schema.names))
-            rows = f"SELECT {PLACE}, 0 AS {_SIDE}, {columns} FROM {self._decoded}"
-            return Staged(rows) if node == source else None
-        if isinstance(node, Union):
-            return self._union(node, source)
-        if not isinstance(node, Where | Select | WithColumns | Join | EventTime):
-            raise CannotFuseError(f"{type(node).__name__.lower()} needs to remember rows")
-        above = self._stream(node.parent, source)
-        return None if above is None else self._step(node, above)
-
-    def _union(self, node: Union, source: Source) -> Staged | None:
-        many, found = len(node.parents), [self._stream(side, source) for side in node.parents]
-        sides = [(number, side) for number, side in enumerate(found) if side is not None]
-        if not sides:
-            return None
-        is_marked = any(side.is_marked for _, side in sides)
-        names = ", ".join(map(quoted, (PLACE, *node.schema.names)))
-        parts = []
-        for number, side in sides:
-            bad = f", {_BAD if side.is_marked else 'CAST(NULL AS INTEGER)'} AS {_BAD}" if is_marked else ""
-            parts.append(f"SELECT {_SIDE} * {many} + {number} AS {_SIDE}, {names}{bad} FROM ({side.sql})")
-        return Staged(" UNION ALL ".join(parts), is_marked)
-
-    def _step(self, node: Where | Select | WithColumns | Join | EventTime, above: Staged) -> Staged:
-        match node:
-            case Where(condition=condition):
-                return self._where(node, condition, above)
-            case Select(columns=columns):
-                return self._computed(above, (), columns)
-            case WithColumns(parent=parent, columns=columns):
-                kept = [name for name in parent.schema.names if name not in dict(columns)]
-                made = self._computed(above, kept, columns)
-                names = [*made.own, *map(quoted, node.schema.names)]  # which keeps the order of columns
-                return Staged(f"SELECT {', '.join(names)} FROM ({made.sql})", made.is_marked)
-            case Join(as_of=as_of):
-                return self._join(node, above) if as_of is None else self._as_of(node, above, as_of)
-            case EventTime(column=column):
-                self._timed.append((node, above))
-                if self._tells:
-                    return above
-                there = above.kept(f"{quoted(column)} IS NOT NULL")
-                return Staged(f"SELECT * FROM ({above.sql}) WHERE {there}", above.is_marked)
-
-    def _where(self, node: Where, condition: Expression, above: Staged) -> Staged:
-        if not _may_fail(condition):
-            return Staged(f"SELECT * FROM ({above.sql}) WHERE {above.kept(to_duckdb(condition))}", above.is_marked)
-        made = self._computed(above, node.schema.names, (("__holds", condition),))
-        names = ", ".join([*made.own, *map(quoted, node.schema.names)])
-        return Staged(f"SELECT {names} FROM ({made.sql}) WHERE {made.kept('__holds')}", is_marked=True)
-
-    def _computed(
-        self, above: Staged, kept: Sequence[str], columns: Sequence[tuple[str, Expression]], more: Sequence[str] = ()
-    ) -> Staged:
-        """Rows with columns that are kept, and others that are computed; those that have no value are marked."""
-        risky = {name: f"__t{number}" for number, (name, each) in enumerate(columns) if _may_fail(each)}
-        chosen = [f"{_field(risky[name])} AS {quoted(name)}" if name in risky else
-                  f"{to_duckdb(each)} AS {quoted(name)}" for name, each in columns]  # fmt: skip
-        names = [PLACE, _SIDE, *more, *map(quoted, kept), *chosen]
-        if not risky:
-            own = [_BAD] if above.is_marked else []
-            return Staged(f"SELECT {', '.join([*names, *own])} FROM ({above.sql})", above.is_marked)
-        before = f" WHEN {_BAD} IS NOT NULL THEN {_BAD}" if above.is_marked else ""
-        failed = "".join(
-            f" WHEN {risky[name]} IS NULL THEN {self._number(each)}" for name, each in columns if name in risky
-        )
-        attempts = ", ".join(f"{tried(to_duckdb(each))} AS {risky[name]}" for name, each in columns if name in risky)
-        # The numbers are given another name first, as DuckDB might take the one for the other.
-        marked = f"SELECT *, CASE{before}{failed} END AS __failed FROM (SELECT *, {attempts} FROM ({above.sql}))"
-        return Staged(f"SELECT {', '.join(names)}, __failed AS {_BAD} FROM ({marked})", is_marked=True)
-
-    def _number(self, expression: Expression) -> int:
-        """The number that marks a row that has no value for an expression."""
-        self._tried.append(expression)
-        return len(self._tried) - 1
-
-    def _join(self, join: Join, above: Staged) -> Staged:
-        names = ", ".join([*above.own, *map(quoted, join.schema.names)])
-        same = ", ".join(map(quoted, join.on))
-        table = self._table(join.table, join)
-        if not above.is_marked or join.how == "left":
-            kind = join.how.upper()
-            return Staged(f"SELECT {names} FROM ({above.sql}) {kind} JOIN {table} USING ({same})", above.is_marked)
-        found = f"({above.sql}) LEFT JOIN (SELECT *, TRUE AS {_MATCHED} FROM {table}) USING ({same})"
-        return Staged(f"SELECT {names} FROM {found} WHERE {above.kept(_MATCHED)}", is_marked=True)
-
-    def _as_of(self, join: Join, above: Staged, since: str) -> Staged:
-        event_time = find_event_time(join)
-        assert event_time is not None
-        kept = ", ".join([*(f"a.{name}" for name in above.own), *(f"a.{quoted(n)}" for n in join.parent.schema.names)])
-        added = [name for name in join.table.schema.names if name not in join.on]
-        found = ", ".join(f"b.{quoted(name)}" for name in added)
-        same = " AND ".join(f"a.{quoted(name)} = b.{quoted(name)}" for name in join.on)
-        # Of two rows that hold from the same time on, the later one does.
-        by = ", ".join(map(quoted, (*join.on, since)))
-        numbered = f"SELECT *, row_number() OVER () AS __row FROM {self._table(join.table, join)}"
-        held = (
-            f"SELECT * EXCLUDE (__row), TRUE AS {_MATCHED} FROM ({numbered}) "
-            f"WHERE {quoted(since)} IS NOT NULL QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY __row DESC) = 1"
-        )
-        outer = join.how == "left" or above.is_marked
-        kind = "ASOF LEFT JOIN" if outer else "ASOF JOIN"
-        at = f"a.{quoted(event_time.column)} >= b.{quoted(since)}"
-        rows = f"SELECT {kept}, {found} FROM ({above.sql}) a {kind} ({held}) b ON {same} AND {at}"
-        if above.is_marked and join.how != "left":
-            rows += f" WHERE b.{_MATCHED} OR a.{_BAD} IS NOT NULL"
-        return Staged(rows, above.is_marked)
-
     def _aggregated(self, query: Query, staged: Staged) -> str:
         event_time = find_event_time(query.stream)
         keys = [f"{_key(query, name)} AS {key}" for name, key in zip(query.keys, query.key_columns, strict=True)]
-        timed = Staged(f"SELECT *, {_at(event_time, staged)} AS {AT} FROM ({staged.sql})", staged.is_marked)
+        timed = _timed(event_time, staged)
         argued, computed = self._argued(query, timed)
         partials = []
         for each, names in zip(computed, query.partial_columns, strict=True):
@@ -353,10 +211,12 @@ class Fused:
         tells = self._tells and event_time is not None
         if tells or argued.is_marked:
             good = [f"{AT} IS NOT NULL"] if tells else []
-            good += [f"{_BAD} IS NULL"] if argued.is_marked else []
+            good += [f"{BAD} IS NULL"] if argued.is_marked else []
             slice_ = f"CASE WHEN {' AND '.join(good)} THEN {slice_} END"
         if tells and event_time is not None:
-            partials += [f"max({AT}) AS {_NEWEST}", f"{_closes(event_time)} AS {_CLOSED}"]
+            closes = isinstance(event_time.estimator.policy, Punctuated)
+            closed = f"max({_CLOSED})" if closes else "CAST(NULL AS BIGINT)"
+            partials += [f"max({AT}) AS {_NEWEST}", f"{closed} AS {_CLOSED}"]
         self._marked = argued if argued.is_marked else None
         chosen = [*keys, f"{slice_} AS slice", "count(*) AS elements", *partials]
         return (
@@ -371,14 +231,14 @@ class Fused:
         for number, each in enumerate(query.computed):
             arguments = list(each.arguments)
             for place, argument in enumerate(arguments):
-                if _may_fail(argument):
+                if may_fail(argument):
                     name = f"__a{number}_{place}"
                     columns[name] = argument
                     arguments[place] = replace(argument, columns=(name,), node=ColumnOf((name,), argument.type))
             computed.append(replace(each, arguments=tuple(arguments)))
         if not columns:
             return rows, computed
-        return self._computed(rows, query.stream.schema.names, list(columns.items()), [AT]), computed
+        return self._stages.computed(rows, query.stream.schema.names, list(columns.items()), [AT, _CLOSED]), computed
 
     def _unaggregated(self, query: Query, staged: Staged) -> str:
         """What `panes.lift` takes, in the order of arrival: keys, time, arguments; for a user's windows, the row.
@@ -386,8 +246,7 @@ class Fused:
         Beside it is the place of each row, for those that a function of the user's has no value for.
         """
         event_time = find_event_time(query.stream)
-        timed = Staged(f"SELECT *, {_at(event_time, staged)} AS {AT} FROM ({staged.sql})", staged.is_marked)
-        argued, computed = self._argued(query, timed)
+        argued, computed = self._argued(query, _timed(event_time, staged))
         chosen = [f"{quoted(name)} AS {key}" for name, key in zip(query.keys, query.key_columns, strict=True)]
         chosen.append(f"{AT} AS at")
         for number, each in enumerate(computed):
@@ -395,17 +254,8 @@ class Fused:
         if isinstance(query.windowing, Custom):
             chosen += [f"{quoted(name)} AS {quoted(f'row_{name}')}" for name in query.stream.schema.names]
         self._marked = argued if argued.is_marked else None
-        own = [PLACE, _BAD] if argued.is_marked else [PLACE]
-        return f"SELECT {', '.join([*own, *chosen])} FROM ({argued.sql}) ORDER BY {_SIDE}, {PLACE}"
-
-    def _table(self, table: Table, join: Join) -> str:
-        name = f"__table_{len(self.tables)}"
-        if table.rows:
-            self.tables[name] = columns_of(table, join.place)
-        else:
-            found = columns_of(table, join.place) if self._given is None else self._given[table.name]
-            self.tables[name] = self.looked_up[table.name] = found
-        return name
+        own = [PLACE, BAD] if argued.is_marked else [PLACE]
+        return f"SELECT {', '.join([*own, *chosen])} FROM ({argued.sql}) ORDER BY {SIDE}, {PLACE}"
 
 
 def how(of: Query | Stream, source: Source) -> str:
@@ -459,25 +309,19 @@ def _missing(node: EventTime) -> str:
     return f"{quoted(node.column)} IS NULL{closes}"
 
 
-def _closes(node: EventTime) -> str:
+def _closing(node: EventTime) -> str:
     policy = node.estimator.policy
-    return f"max(epoch_us({quoted(policy.column)}))" if isinstance(policy, Punctuated) else "CAST(NULL AS BIGINT)"
+    return f"epoch_us({quoted(policy.column)})" if isinstance(policy, Punctuated) else "CAST(NULL AS BIGINT)"
 
 
-def _at(event_time: EventTime | None, rows: Staged) -> str:
-    """The time of a row in microseconds; none for one that has no value, and tells no time."""
-    if event_time is None:
-        return "0"
-    at = f"epoch_us({quoted(event_time.column)})"
-    return f"CASE WHEN {_BAD} IS NULL THEN {at} END" if rows.is_marked else at
-
-
-def _field(attempt: str) -> str:
-    return f"struct_extract({attempt}, 'v')"
-
-
-def _may_fail(expression: Expression) -> bool:
-    return expression.node is not None and is_fallible(expression.node)
+def _timed(event_time: EventTime | None, rows: Staged) -> Staged:
+    """Rows with their time in microseconds, and up to when they close it; one that has no value tells neither."""
+    at, closes = (
+        ("0", "NULL") if event_time is None else (f"epoch_us({quoted(event_time.column)})", _closing(event_time))
+    )
+    if rows.is_marked and event_time is not None:
+        at, closes = (f"CASE WHEN {BAD} IS NULL THEN {each} END" for each in (at, closes))
+    return Staged(f"SELECT *, {at} AS {AT}, CAST({closes} AS BIGINT) AS {_CLOSED} FROM ({rows.sql})", rows.is_marked)
 
 
 def _rounded(newest: int, counted: pa.Table) -> Mapping[int, int]:

@@ -235,7 +235,7 @@ class Taker:
         except ROW_ERRORS:
             return False
         # Where a table has no row that matters, DuckDB does not read on.
-        if taken.timeless or taken.bad or (self._from_texts.tables and not len(taken.rows)):
+        if taken.timeless or taken.bad or (self._from_texts.has_tables and not len(taken.rows)):
             return False
         return self._add(taken, sent, None)
 

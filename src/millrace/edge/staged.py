@@ -1,0 +1,208 @@
+"""The row-wise steps of a stream as DuckDB queries, one around the other.
+
+Each gives the rows of the step before it, changed. A row for which an expression has no value is marked with the number
+of the expression, and from there on passes every filter and join, to be told apart at the end.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from millrace.edge.connection import PLACE
+from millrace.edge.tables import columns_of
+from millrace.log.sql import CannotFuseError, quoted, to_duckdb, tried
+from millrace.model.expression import Expression
+from millrace.model.stream import (
+    EventTime,
+    Join,
+    Select,
+    Source,
+    Stream,
+    Table,
+    Union,
+    Where,
+    WithColumns,
+    find_event_time,
+)
+from millrace.model.typed import is_fallible
+
+SIDE = "__side"
+"""By which side of a union it came: all rows of the first are before those of the second."""
+BAD = "__bad"
+"""The number of the expression that a row has no value for; NULL if it has one for each."""
+_MATCHED = "__matched"
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A query for rows, on the way."""
+
+    sql: str
+    is_marked: bool = False
+    """Whether some of its rows may have no value: `__bad` is then the number of the expression that has none."""
+
+    @property
+    def own(self) -> list[str]:
+        """The columns that are not the user's."""
+        return [PLACE, SIDE, *([BAD] if self.is_marked else [])]
+
+    @property
+    def good(self) -> str:
+        """The rows that have a value for everything so far, as what stands after FROM."""
+        return f"({self.sql})" + (f" WHERE {BAD} IS NULL" if self.is_marked else "")
+
+    def kept(self, condition: str) -> str:
+        """The rows for which a condition holds, and those that are only on their way to be set aside."""
+        return f"({condition}) OR {BAD} IS NOT NULL" if self.is_marked else condition
+
+
+class Stages:
+    """The steps of one stream over the rows of one of its sources."""
+
+    def __init__(self, tables: Mapping[str, pa.Table] | None, decoded: str, keeps_timeless: bool) -> None:
+        """Nothing is written yet. `decoded` is where rows come from; rows without an event time may stay."""
+        self._given, self._decoded, self._keeps_timeless = tables, decoded, keeps_timeless
+        self.tables: dict[str, pa.Table] = {}
+        """What the queries join with, by the name that it has in them."""
+        self.timed: list[tuple[EventTime, Staged]] = []
+        """Each node that says what event time is, and the rows that tell it."""
+        self.tried: list[Expression] = []
+        """The expressions that a row may have no value for, by number."""
+
+    def rows(self, stream: Stream, source: Source) -> Staged:
+        """What comes out of a stream. Raises CannotFuseError with the reason if that is not known."""
+        staged = self._stream(stream, source)
+        if staged is None:
+            raise CannotFuseError(f"source {source.name} is not part of the query")
+        if len(self.timed) > 1:
+            raise CannotFuseError(f"source {source.name} is read with several event times")
+        return staged
+
+    def _stream(self, node: Stream, source: Source) -> Staged | None:
+        """A stream as a query over the rows of one source; None if that source is not part of it."""
+        if isinstance(node, Source):
+            columns = ", ".join(map(quoted, node.schema.names))
+            rows = f"SELECT {PLACE}, 0 AS {SIDE}, {columns} FROM {self._decoded}"
+            return Staged(rows) if node == source else None
+        if isinstance(node, Union):
+            return self._union(node, source)
+        if not isinstance(node, Where | Select | WithColumns | Join | EventTime):
+            raise CannotFuseError(f"{type(node).__name__.lower()} needs to remember rows")
+        above = self._stream(node.parent, source)
+        return None if above is None else self._step(node, above)
+
+    def _union(self, node: Union, source: Source) -> Staged | None:
+        many, found = len(node.parents), [self._stream(side, source) for side in node.parents]
+        sides = [(number, side) for number, side in enumerate(found) if side is not None]
+        if not sides:
+            return None
+        is_marked = any(side.is_marked for _, side in sides)
+        names = ", ".join(map(quoted, (PLACE, *node.schema.names)))
+        parts = []
+        for number, side in sides:
+            bad = f", {BAD if side.is_marked else 'CAST(NULL AS INTEGER)'} AS {BAD}" if is_marked else ""
+            parts.append(f"SELECT {SIDE} * {many} + {number} AS {SIDE}, {names}{bad} FROM ({side.sql})")
+        return Staged(" UNION ALL ".join(parts), is_marked)
+
+    def _step(self, node: Where | Select | WithColumns | Join | EventTime, above: Staged) -> Staged:
+        match node:
+            case Where(condition=condition):
+                return self._where(node, condition, above)
+            case Select(columns=columns):
+                return self.computed(above, (), columns)
+            case WithColumns(parent=parent, columns=columns):
+                kept = [name for name in parent.schema.names if name not in dict(columns)]
+                made = self.computed(above, kept, columns)
+                names = [*made.own, *map(quoted, node.schema.names)]  # which keeps the order of columns
+                return Staged(f"SELECT {', '.join(names)} FROM ({made.sql})", made.is_marked)
+            case Join(as_of=as_of):
+                return self._join(node, above) if as_of is None else self._as_of(node, above, as_of)
+            case EventTime(column=column):
+                self.timed.append((node, above))
+                if self._keeps_timeless:
+                    return above
+                there = above.kept(f"{quoted(column)} IS NOT NULL")
+                return Staged(f"SELECT * FROM ({above.sql}) WHERE {there}", above.is_marked)
+
+    def _where(self, node: Where, condition: Expression, above: Staged) -> Staged:
+        if not may_fail(condition):
+            return Staged(f"SELECT * FROM ({above.sql}) WHERE {above.kept(to_duckdb(condition))}", above.is_marked)
+        made = self.computed(above, node.schema.names, (("__holds", condition),))
+        names = ", ".join([*made.own, *map(quoted, node.schema.names)])
+        return Staged(f"SELECT {names} FROM ({made.sql}) WHERE {made.kept('__holds')}", is_marked=True)
+
+    def computed(
+        self, above: Staged, kept: Sequence[str], columns: Sequence[tuple[str, Expression]], more: Sequence[str] = ()
+    ) -> Staged:
+        """Rows with columns that are kept, and others that are computed; those that have no value are marked."""
+        risky = {name: f"__t{number}" for number, (name, each) in enumerate(columns) if may_fail(each)}
+        chosen = [f"{_field(risky[name])} AS {quoted(name)}" if name in risky else
+                  f"{to_duckdb(each)} AS {quoted(name)}" for name, each in columns]  # fmt: skip
+        names = [PLACE, SIDE, *more, *map(quoted, kept), *chosen]
+        if not risky:
+            own = [BAD] if above.is_marked else []
+            return Staged(f"SELECT {', '.join([*names, *own])} FROM ({above.sql})", above.is_marked)
+        before = f" WHEN {BAD} IS NOT NULL THEN {BAD}" if above.is_marked else ""
+        failed = "".join(
+            f" WHEN {risky[name]} IS NULL THEN {self._number(each)}" for name, each in columns if name in risky
+        )
+        attempts = ", ".join(f"{tried(to_duckdb(each))} AS {risky[name]}" for name, each in columns if name in risky)
+        # The numbers are given another name first, as DuckDB might take the one for the other.
+        marked = f"SELECT *, CASE{before}{failed} END AS __failed FROM (SELECT *, {attempts} FROM ({above.sql}))"
+        return Staged(f"SELECT {', '.join(names)}, __failed AS {BAD} FROM ({marked})", is_marked=True)
+
+    def _number(self, expression: Expression) -> int:
+        """The number that marks a row that has no value for an expression."""
+        self.tried.append(expression)
+        return len(self.tried) - 1
+
+    def _join(self, join: Join, above: Staged) -> Staged:
+        names = ", ".join([*above.own, *map(quoted, join.schema.names)])
+        same = ", ".join(map(quoted, join.on))
+        table = self._table(join.table, join)
+        if not above.is_marked or join.how == "left":
+            kind = join.how.upper()
+            return Staged(f"SELECT {names} FROM ({above.sql}) {kind} JOIN {table} USING ({same})", above.is_marked)
+        found = f"({above.sql}) LEFT JOIN (SELECT *, TRUE AS {_MATCHED} FROM {table}) USING ({same})"
+        return Staged(f"SELECT {names} FROM {found} WHERE {above.kept(_MATCHED)}", is_marked=True)
+
+    def _as_of(self, join: Join, above: Staged, since: str) -> Staged:
+        event_time = find_event_time(join)
+        assert event_time is not None
+        kept = ", ".join([*(f"a.{name}" for name in above.own), *(f"a.{quoted(n)}" for n in join.parent.schema.names)])
+        added = [name for name in join.table.schema.names if name not in join.on]
+        found = ", ".join(f"b.{quoted(name)}" for name in added)
+        same = " AND ".join(f"a.{quoted(name)} = b.{quoted(name)}" for name in join.on)
+        # Of two rows that hold from the same time on, the later one does.
+        by = ", ".join(map(quoted, (*join.on, since)))
+        numbered = f"SELECT *, row_number() OVER () AS __row FROM {self._table(join.table, join)}"
+        held = (
+            f"SELECT * EXCLUDE (__row), TRUE AS {_MATCHED} FROM ({numbered}) "
+            f"WHERE {quoted(since)} IS NOT NULL QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY __row DESC) = 1"
+        )
+        outer = join.how == "left" or above.is_marked
+        kind = "ASOF LEFT JOIN" if outer else "ASOF JOIN"
+        at = f"a.{quoted(event_time.column)} >= b.{quoted(since)}"
+        rows = f"SELECT {kept}, {found} FROM ({above.sql}) a {kind} ({held}) b ON {same} AND {at}"
+        if above.is_marked and join.how != "left":
+            rows += f" WHERE b.{_MATCHED} OR a.{BAD} IS NOT NULL"
+        return Staged(rows, above.is_marked)
+
+    def _table(self, table: Table, join: Join) -> str:
+        name = f"__table_{len(self.tables)}"
+        if table.rows:
+            self.tables[name] = columns_of(table, join.place)
+        else:
+            found = columns_of(table, join.place) if self._given is None else self._given[table.name]
+            self.tables[name] = found
+        return name
+
+
+def _field(attempt: str) -> str:
+    return f"struct_extract({attempt}, 'v')"
+
+
+def may_fail(expression: Expression) -> bool:
+    """Whether some row may have no value for an expression."""
+    return expression.node is not None and is_fallible(expression.node)
