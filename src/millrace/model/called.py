@@ -182,14 +182,14 @@ def date_part(name: str) -> Reading:
     return read
 
 
-def time_part(name: str) -> Reading:
-    """A part of a time of day."""
+def of_time(name: str, type: str) -> Reading:
+    """A function of a TIMESTAMP."""
 
     def read(resolver: "Resolver", tree: exp.Expr) -> Node:
         node = resolver.node(tree.this)
         if node.type != "TIMESTAMP":
             raise UnresolvedError(f"{said(tree)} is known to Spark only")
-        return Call(name, (node,), "INT")
+        return Call(name, (node,), type)
 
     return read
 
@@ -207,15 +207,3 @@ def named(resolver: "Resolver", tree: exp.Anonymous) -> Node:
         if name == "weekday" and node.type in ("DATE", "TIMESTAMP"):
             return Call(name, (cast(node, "DATE"),), "INT")
     raise UnresolvedError(f"{said(tree)} is known to Spark only")
-
-
-def since_1970(name: str) -> Reading:
-    """How long after 1970 a time is."""
-
-    def read(resolver: "Resolver", tree: exp.Expr) -> Node:
-        node = resolver.node(tree.this)
-        if node.type != "TIMESTAMP":
-            raise UnresolvedError(f"{said(tree)} is known to Spark only")
-        return Call(name, (node,), "BIGINT")
-
-    return read

@@ -353,12 +353,12 @@ _KINDS: dict[type[exp.Expr], Kind] = {
     exp.DayOfYear: Kind(("this",), called.date_part("dayofyear")),
     exp.DayOfWeek: Kind(("this",), called.date_part("dayofweek")),
     exp.WeekOfYear: Kind(("this",), called.date_part("weekofyear")),
-    exp.Hour: Kind(("this",), called.time_part("hour")),
-    exp.Minute: Kind(("this",), called.time_part("minute")),
-    exp.Second: Kind(("this",), called.time_part("second")),
-    exp.UnixSeconds: Kind(("this",), called.since_1970("unix_seconds")),
-    exp.UnixMillis: Kind(("this",), called.since_1970("unix_millis")),
-    exp.UnixMicros: Kind(("this",), called.since_1970("unix_micros")),
+    exp.Hour: Kind(("this",), called.of_time("hour", "INT")),
+    exp.Minute: Kind(("this",), called.of_time("minute", "INT")),
+    exp.Second: Kind(("this",), called.of_time("second", "INT")),
+    exp.UnixSeconds: Kind(("this",), called.of_time("unix_seconds", "BIGINT")),
+    exp.UnixMillis: Kind(("this",), called.of_time("unix_millis", "BIGINT")),
+    exp.UnixMicros: Kind(("this",), called.of_time("unix_micros", "BIGINT")),
     exp.Anonymous: Kind(("this", "expressions"), called.named),
     **{
         kind: Kind(_BOTH, _compared(name))
