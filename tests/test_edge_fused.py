@@ -165,6 +165,38 @@ def test_a_row_without_a_value_is_not_passed_over() -> None:
     assert taken.bad == ((1, no_value("1 / v")),)
 
 
+def test_rows_of_a_plain_stream_without_a_value_are_told_apart_whatever_columns_are_called() -> None:
+    source = memory("input", "slice INT, at INT, v INT, elements ARRAY<INT>")
+    taken = Fused(source.with_columns(y="10 / v"), source).take(
+        as_table([{"slice": 1, "v": 1}, {"slice": None, "v": 2}, {"slice": 3, "v": 0}], source)
+    )
+    assert taken.rows.column_names == ["slice", "at", "v", "elements", "y"]
+    assert [(row["slice"], row["y"]) for row in taken.rows.to_pylist()] == [(1, 10.0), (None, 5.0)]
+    assert taken.bad == ((2, no_value("10 / v")),)
+
+
+def test_what_a_row_without_a_value_tells_of_time_depends_on_where_it_fails() -> None:
+    source = memory("input", "i INT, j INT, at TIMESTAMP, closes TIMESTAMP")
+    query = (
+        source.with_columns(x="10 / j")
+        .event_time("at", watermark=punctuated("closes"))
+        .window(fixed("1m"))
+        .aggregate(n=sum_("10 div i"))
+    )
+    moments = [to_datetime(each * SECOND) for each in (1, 2, 3, 900, 500)]
+    rows: list[dict[str, Any]] = [
+        {"i": 1, "j": 0, "at": moments[0], "closes": moments[3]},  # fails before: it tells nothing
+        {"i": 0, "j": 1, "at": moments[2], "closes": moments[4]},  # fails after
+        {"i": 0, "j": 1, "at": None, "closes": moments[1]},  # only closes, and is no element
+    ]
+    taken = Fused(query, source).take(as_table(rows, source))
+    assert (taken.seen.newest, taken.seen.closed) == (3 * SECOND, 500 * SECOND)
+    assert (taken.timeless, taken.bad) == ((), ((0, no_value("10 / j")), (1, no_value("10 div i"))))
+    slow = Reference(query)
+    slow.micro_batch(rows, now="0s")
+    assert [letter.reason for letter in slow.dead] == [no_value("10 / j"), no_value("10 div i")]
+
+
 def test_rows_without_an_event_time_are_set_aside_unless_they_close_an_epoch() -> None:
     def rows(*given: tuple[int | None, int | None]) -> pa.Table:
         columns = zip(*given, strict=True)

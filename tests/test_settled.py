@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from rich.console import Console
+from sqlglot import exp
 
 from millrace import (
     ModelError,
@@ -36,6 +37,7 @@ from millrace.edge.explain import explain
 from millrace.log.bundle import Bundle
 from millrace.log.script import Happening, Script
 from millrace.log.topics import Log
+from millrace.model import called, resolve
 from millrace.model.arrow import arrow_type
 from millrace.model.evaluate import no_value
 from millrace.model.query import Query
@@ -114,21 +116,17 @@ def test_what_spark_refuses_is_refused_at_the_user_s_line(spark: SparkSession) -
 
 
 @pytest.mark.spark
-def test_where_spark_has_another_type_the_edge_is_native_and_says_why(spark: SparkSession) -> None:
-    plus = ROWS.where("(+s) > 3").to(to_function(print))
-    asked = settled(spark, Pipeline("p", sinks=[plus]))
-    assert "native" not in explain(Pipeline("p", sinks=[ROWS.where("s > 'x'").to(to_function(print))]))
-    typed = settled(spark, Pipeline("p", sinks=[ROWS.select("k", x="+s").to(to_function(print))]))
-    assert typed.sinks[0].of.schema.type_of("x") == "DOUBLE"  # type: ignore[index]
-    assert "native: +s is DOUBLE to Spark, not STRING" in explain(typed)
-    assert asked.sinks
-
-
-@pytest.mark.spark
-def test_a_view_whose_type_we_had_wrong_is_refused_with_what_to_write(spark: SparkSession) -> None:
-    query = ROWS.window(global_()).aggregate(m=max_("+s"))
-    with pytest.raises(ModelError, match=r"view v: m is DOUBLE to Spark, not STRING; write .* CAST\(... AS DOUBLE\)"):
-        settled(spark, Pipeline("p", views={"v": query}))
+def test_where_spark_has_another_type_the_edge_is_native_and_says_why(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(resolve._KINDS, exp.Length, resolve.Kind(("this",), called.of_text("length", "BIGINT")))
+    wrong = Pipeline("p", sinks=[ROWS.select("k", x="length(s)").to(to_function(print))])
+    assert "native" not in explain(wrong)
+    typed = settled(spark, wrong)
+    assert "native: length(s) is INT to Spark, not BIGINT" in explain(typed)
+    view = Pipeline("p", views={"v": ROWS.window(global_()).aggregate(m=max_("length(s)"))})
+    with pytest.raises(ModelError, match=r"view v: m is INT to Spark, not BIGINT; write .* CAST\(... AS INT\)"):
+        settled(spark, view)
 
 
 def risky(after: Stream) -> Query:
@@ -214,7 +212,7 @@ def test_nan_is_joined_with_nan_and_zero_with_minus_zero(spark: SparkSession, fu
 def test_a_view_with_a_key_that_only_spark_can_type_runs_and_is_asked(tmp_path: Path) -> None:
     clicks = log("clicks", "page STRING")
     by_hash = clicks.with_columns(shard="pmod(hash(page), 4)").group_by("shard").window(global_())
-    pipeline = Pipeline("shop", views={"shards": by_hash.trigger(on.each()).aggregate(n=count())})
+    pipeline = Pipeline("shop", views={"shards": by_hash.trigger(on.each()).accumulating().aggregate(n=count())})
     home = Home(tmp_path / "log.db", str(tmp_path / "views.db"), tmp_path / "shop")
     records = Log(home.log)
     records.create("clicks")

@@ -88,6 +88,7 @@ class Fused:
         self._stream_of = of.stream if isinstance(of, Query) else of
         # Where nothing leaves rows out between the event time and the aggregate, one statement does for both.
         self._tells = isinstance(of, Query) and isinstance(of.stream, EventTime) and not of.stream.estimator.needs_times
+        self._is_aggregated = isinstance(of, Query)
         self._marked: Staged | None = None
         """The rows of which some may have no value, if there may be any."""
         if not isinstance(of, Query):
@@ -100,7 +101,7 @@ class Fused:
         try:
             self.statement = self._aggregated(of, self._staged(source))
         except NotInSqlError as error:
-            self.lifts, self._tells = str(error), False
+            self.lifts, self._tells, self._is_aggregated = str(error), False, False
             self.statement = self._unaggregated(of, self._staged(source))
 
     def _staged(self, source: Source) -> Staged:
@@ -147,7 +148,7 @@ class Fused:
         """What was made of the rows that have a value for everything; and the others, with why they have none."""
         if self._marked is None:
             return made, ()
-        if "slice" in made.column_names:
+        if self._is_aggregated:
             good = made["slice"].is_valid()
             bad = self._bad(ask) if made["slice"].null_count else ()
             return made.filter(good), bad
@@ -238,7 +239,9 @@ class Fused:
             computed.append(replace(each, arguments=tuple(arguments)))
         if not columns:
             return rows, computed
-        return self._stages.computed(rows, query.stream.schema.names, list(columns.items()), [AT, _CLOSED]), computed
+        return self._stages.computed(
+            rows, query.stream.schema.names, list(columns.items()), [AT, _CLOSED], f"{AT} IS NOT NULL"
+        ), computed
 
     def _unaggregated(self, query: Query, staged: Staged) -> str:
         """What `panes.lift` takes, in the order of arrival: keys, time, arguments; for a user's windows, the row.

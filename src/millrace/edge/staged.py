@@ -133,9 +133,13 @@ class Stages:
         return Staged(f"SELECT {names} FROM ({made.sql}) WHERE {made.kept('__holds')}", is_marked=True)
 
     def computed(
-        self, above: Staged, kept: Sequence[str], columns: Sequence[tuple[str, Expression]], more: Sequence[str] = ()
-    ) -> Staged:
-        """Rows with columns that are kept, and others that are computed; those that have no value are marked."""
+        self, above: Staged, kept: Sequence[str], columns: Sequence[tuple[str, Expression]],
+        more: Sequence[str] = (), elements: str = "TRUE",
+    ) -> Staged:  # fmt: skip
+        """Rows with columns that are kept, and others that are computed; those that have no value are marked.
+
+        `more` are columns of our own that are kept. Only `elements`, which a condition tells, are marked.
+        """
         risky = {name: f"__t{number}" for number, (name, each) in enumerate(columns) if may_fail(each)}
         chosen = [f"{_field(risky[name])} AS {quoted(name)}" if name in risky else
                   f"{to_duckdb(each)} AS {quoted(name)}" for name, each in columns]  # fmt: skip
@@ -145,7 +149,9 @@ class Stages:
             return Staged(f"SELECT {', '.join([*names, *own])} FROM ({above.sql})", above.is_marked)
         before = f" WHEN {BAD} IS NOT NULL THEN {BAD}" if above.is_marked else ""
         failed = "".join(
-            f" WHEN {risky[name]} IS NULL THEN {self._number(each)}" for name, each in columns if name in risky
+            f" WHEN {risky[name]} IS NULL AND {elements} THEN {self._number(each)}"
+            for name, each in columns
+            if name in risky
         )
         attempts = ", ".join(f"{tried(to_duckdb(each))} AS {risky[name]}" for name, each in columns if name in risky)
         # The numbers are given another name first, as DuckDB might take the one for the other.

@@ -13,7 +13,7 @@ from typing import assert_never
 
 from millrace.model.computed import value_of
 from millrace.model.expression import Expression
-from millrace.model.typed import COMPARISONS, Call, Case, Cast, ColumnOf, Literal, Node, is_fallible, walk
+from millrace.model.typed import COMPARISONS, Call, Case, Cast, ColumnOf, Literal, Node, flat, is_constant, is_fallible
 from millrace.model.types import INTEGERS, NUMBERS, decimal_of, is_decimal, is_float, is_integer
 from millrace.model.values import NoValueError
 
@@ -54,12 +54,10 @@ def duckdb_type(type: str) -> str:
 
 def write(node: Node) -> str:
     """A typed tree in DuckDB's SQL. Raises CannotFuseError."""
-    if not isinstance(node, Literal) and not any(isinstance(part, ColumnOf) for part in walk(node)):
+    if not isinstance(node, Literal) and is_constant(node):
         return _literal(_folded(node))
     match node:
-        case ColumnOf(path=path, type=type):
-            if type not in _COMPARABLE and not is_decimal(type):
-                raise CannotFuseError(f"values of type {type} are not looked at by DuckDB")
+        case ColumnOf(path=path):
             return ".".join(map(quoted, path))
         case Literal():
             return _literal(node)
@@ -167,7 +165,7 @@ def _joined(sign: str, decides: str) -> Callable[[Call], str]:
     """AND and OR: what stands after a side that decides is not looked at."""
 
     def written(node: Call) -> str:
-        parts = _flat(node, node.name)
+        parts = flat(node, node.name)
         sides = [write(part) for part in parts]
         whole = f"({f' {sign} '.join(sides)})"
         fallible = [place for place, part in enumerate(parts) if is_fallible(part)]
@@ -177,13 +175,6 @@ def _joined(sign: str, decides: str) -> Callable[[Call], str]:
         return f"(CASE{guards} ELSE {whole} END)"
 
     return written
-
-
-def _flat(node: Node, name: str) -> list[Node]:
-    """The operands of a chain of ANDs, or of ORs."""
-    if isinstance(node, Call) and node.name == name:
-        return [*_flat(node.arguments[0], name), *_flat(node.arguments[1], name)]
-    return [node]
 
 
 def _infix(sign: str) -> Callable[[Call], str]:
@@ -360,7 +351,7 @@ _CALLS: dict[str, tuple[Callable[[str], bool], Callable[[Call], str]]] = {
         for name, sign in zip(COMPARISONS[:-1], ("=", "<>", "<", "<=", ">", ">="), strict=True)
     },
     "same": (_is_plain, _same),
-    "is_null": (_is_plain, lambda node: f"({write(node.arguments[0])} IS NULL)"),
+    "is_null": (lambda type: True, lambda node: f"({write(node.arguments[0])} IS NULL)"),
     "in": (_is_plain, _in),
     "coalesce": (_is_plain, _listed("coalesce")),
     "greatest": (_is_plain, _picked("greatest", ">")),

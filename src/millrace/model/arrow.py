@@ -5,6 +5,7 @@ from sqlglot import exp
 
 from millrace.model.errors import refuse
 from millrace.model.schema import DIALECT
+from millrace.model.types import normal
 
 _PLAIN = {
     "TINYINT": pa.int8(),
@@ -27,7 +28,7 @@ def arrow_type(type: str) -> pa.DataType | None:
     >>> arrow_type("ARRAY<BIGINT>")
     ListType(list<item: int64>)
     """
-    return None if type in ("UNKNOWN", "NULL", "VOID") else _convert(exp.DataType.build(type, dialect=DIALECT))
+    return None if type in ("UNKNOWN", "NULL", "VOID") else _convert(exp.DataType.build(normal(type), dialect=DIALECT))
 
 
 def _convert(type: exp.DataType) -> pa.DataType:

@@ -50,7 +50,7 @@ def rounded(resolver: "Resolver", tree: exp.Round) -> Node:
     """`round(x, n)` of doubles."""
     node, given = resolver.node(tree.this), tree.args.get("decimals")
     digits = Literal(0, "INT") if given is None else resolver.node(given)
-    if node.type != "DOUBLE" or not isinstance(digits, Literal) or digits.type != "INT":
+    if node.type != "DOUBLE" or not isinstance(digits, Literal) or digits.value not in range(-30, 31):
         raise UnresolvedError(f"{said(tree)} is known to Spark only")
     return Call("round", (node, digits), "DOUBLE")
 
@@ -129,7 +129,7 @@ def like(resolver: "Resolver", tree: exp.Like) -> Node:
     for side in (tree.this, tree.expression):
         check_grouped(tree, side)
     text, pattern = resolver.node(tree.this), resolver.node(tree.expression)
-    if (text.type, pattern.type) != ("STRING", "STRING") or not isinstance(pattern, Literal):
+    if (text.type, pattern.type) != ("STRING", "STRING") or not isinstance(pattern, Literal) or pattern.value is None:
         raise UnresolvedError(f"{said(tree)} is known to Spark only")
     escaped = str(pattern.value).replace("\\\\", "").replace("\\%", "").replace("\\_", "")
     if "\\" in escaped:

@@ -3,13 +3,15 @@
 What is not understood raises `UnresolvedError`, and is left to Spark.
 """
 
+import re
 from collections.abc import Sequence
 
 from sqlglot import exp
 
+from millrace.model.computed import value_of
 from millrace.model.errors import refuse
 from millrace.model.schema import DIALECT
-from millrace.model.typed import Call, Cast, Literal, Node, is_fallible
+from millrace.model.typed import Call, Cast, Literal, Node, is_constant, is_fallible
 from millrace.model.types import (
     INTEGERS,
     NUMBERS,
@@ -48,9 +50,15 @@ def cast(node: Node, type: str, safe: bool = False) -> Node:
         try:
             return Literal(cast_value(node.value, node.type, type), type)
         except NoValueError:
+            if node.type == "STRING" and type in ("DATE", "TIMESTAMP") and _LIKE_A_TIME.match(node.value):
+                raise UnresolvedError(f"{node.value!r} as {type} is known to Spark only") from None
             if safe:
                 return Literal(None, type)
     return Cast(node, type, safe)
+
+
+_LIKE_A_TIME = re.compile(r"\s*[+-]?\d{4,}(-\d{1,2}(-\d{1,2}([T ].*)?)?)?\s*$", re.DOTALL)
+"""Text that Spark may read as a time though we do not: other zones, other years."""
 
 
 def _check_moment(text: str | None) -> None:
@@ -131,10 +139,25 @@ def as_one(nodes: Sequence[Node], tree: exp.Expr) -> tuple[list[Node], str]:
 
 def call(name: str, arguments: tuple[Node, ...], type: str, tree: exp.Expr) -> Node:
     """A call, unless Spark's optimizer may leave a part of it out that has no value."""
-    has_null = any(isinstance(each, Literal) and each.value is None for each in arguments)
-    if has_null and any(map(is_fallible, arguments)):
+    failing = any(is_fallible(each) and not is_constant(each) for each in arguments)
+    if failing and (any(map(_is_null, arguments)) or (name == "same" and len(set(arguments)) == 1)):
         raise UnresolvedError(f"{said(tree)} has a NULL in it, for which Spark leaves the rest out")
     return Call(name, arguments, type)
+
+
+def _is_null(node: Node) -> bool:
+    """Whether Spark knows before it runs that it is NULL."""
+    if is_constant(node):
+        try:
+            return value_of(node, {}) is None
+        except NoValueError:
+            return False
+    if isinstance(node, Cast):
+        return _is_null(node.child)
+    return isinstance(node, Call) and node.name not in _NOT_STRICT and any(map(_is_null, node.arguments))
+
+
+_NOT_STRICT = ("and", "or", "coalesce", "in", "same", "is_null", "greatest", "least")
 
 
 def check_grouped(tree: exp.Expr, side: exp.Expr) -> None:

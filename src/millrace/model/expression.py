@@ -13,10 +13,10 @@ from millrace.model.coercion import UnresolvedError
 from millrace.model.computed import value_of
 from millrace.model.errors import refuse, shown, unknown
 from millrace.model.functions import SPARK_FUNCTIONS
-from millrace.model.reading import read_expression
+from millrace.model.reading import has_plus_sign, read_expression
 from millrace.model.resolve import resolve
 from millrace.model.schema import DIALECT, UNKNOWN, Column, Schema
-from millrace.model.typed import Call, Case, ColumnOf, Node, children, walk
+from millrace.model.typed import Call, Case, Node, children, is_constant
 from millrace.model.values import NoValueError
 
 _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
@@ -29,8 +29,9 @@ _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
     (exp.CurrentTimestamp, "is different on every replay; use the event's own time"),
     (exp.CurrentDate, "is different on every replay; use the event's own time"),
 )
-_SIZED_TEXT = re.compile(r"\bchar\s*\(\s*\d|\bvarchar\b", re.IGNORECASE)
-"""Types of text with a length, which the parser takes for STRING."""
+_TAKEN_FOR_OTHERS = re.compile(r"\bchar\s*\(\s*\d|\bvarchar\b|\btime\b|\btimestamp\s*\(", re.IGNORECASE)
+"""Types that the parser takes for others: text of a length, times of day."""
+_GENERATORS = re.compile(r"\b(explode|posexplode|inline|stack|json_tuple|variant_explode)(_outer)?\s*\(", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ def parse_expression(sql: str, schema: Schema) -> Expression:
     if not isinstance(sql, str):
         raise refuse(f"a row expression is SQL in a string, such as 'ms >= 30000', not {shown(sql)}")
     tree = read_expression(sql)
+    if _GENERATORS.search(sql):
+        raise refuse(f"{sql!r} makes several rows, or columns, of one; a row expression has one value")
     for kind, why in _REFUSED:
         found = tree.find(kind)
         if found is not None:
@@ -71,8 +74,8 @@ def parse_expression(sql: str, schema: Schema) -> Expression:
         column.parts[0].set("this", spelled[root(column).lower()])
     columns = tuple(dict.fromkeys(map(root, tree.find_all(exp.Column, bfs=False))))
     try:
-        if _SIZED_TEXT.search(sql):
-            raise UnresolvedError(f"{sql} has text of a fixed length, which is known to Spark only")
+        if _TAKEN_FOR_OTHERS.search(sql) or has_plus_sign(sql):
+            raise UnresolvedError(f"{sql} has a type or a sign that is known to Spark only")
         node = resolve(tree, schema)
     except UnresolvedError as error:
         return Expression(sql, UNKNOWN, columns, None, str(error))
@@ -82,7 +85,7 @@ def parse_expression(sql: str, schema: Schema) -> Expression:
 
 def _check_constants(node: Node, sql: str) -> None:
     """Refuse a part that is the same for all rows and has no value; Spark would not even plan it."""
-    if not any(isinstance(part, ColumnOf) for part in walk(node)):
+    if is_constant(node):
         try:
             value_of(node, {})
         except NoValueError as error:

@@ -9,12 +9,13 @@ import re
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
+from sqlglot.tokenizer_core import TokenType
 
 from millrace.model.errors import refuse
 from millrace.model.schema import DIALECT
 
 _TOKENS = re.compile(
-    r"""(?P<other>--[^\n]*|/\*.*?\*/|`(?:[^`]|``)*`)"""
+    r"""(?P<other>--[^\n]*|/\*.*?\*/|`(?:[^`]|``)*`|\b[xX]'[^']*')"""
     r"""|(?P<raw>\b[rR](?:'[^']*'|"[^"]*"))"""
     r"""|(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")""",
     re.DOTALL,
@@ -45,6 +46,25 @@ def read_expression(sql: str) -> exp.Expr:
             if isinstance(value, str) and "\ue000" in value:
                 node.args[name] = _MARK.sub(lambda mark: texts[int(mark[1])], value)
     return tree
+
+
+def has_plus_sign(sql: str) -> bool:
+    """Whether a plus stands before a value, and not between two: it makes a number of text, and the parser drops it."""
+    before: TokenType | None = None
+    for token in sqlglot.tokenize(sql, dialect=DIALECT):
+        if token.token_type == TokenType.PLUS and before in _BEFORE_A_VALUE:
+            return True
+        before = token.token_type
+    return False
+
+
+_BEFORE_A_VALUE = {
+    None, TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.COMMA, TokenType.PLUS, TokenType.DASH, TokenType.STAR,
+    TokenType.SLASH, TokenType.MOD, TokenType.DIV, TokenType.DPIPE, TokenType.EQ, TokenType.NEQ, TokenType.LT,
+    TokenType.LTE, TokenType.GT, TokenType.GTE, TokenType.NULLSAFE_EQ, TokenType.AND, TokenType.OR, TokenType.NOT,
+    TokenType.CASE, TokenType.WHEN, TokenType.THEN, TokenType.ELSE, TokenType.BETWEEN, TokenType.LIKE, TokenType.AMP,
+    TokenType.PIPE, TokenType.CARET, TokenType.TILDE,
+}  # fmt: skip
 
 
 def unescaped(literal: str) -> str:

@@ -15,13 +15,14 @@ from millrace.model import called
 from millrace.model.coercion import UnresolvedError, as_one, balanced, call, cast, check_grouped, said
 from millrace.model.errors import refuse
 from millrace.model.schema import DIALECT, UNKNOWN, Schema
-from millrace.model.typed import COMPARISONS, Call, Case, Cast, ColumnOf, Literal, Node, is_fallible
+from millrace.model.typed import COMPARISONS, Call, Case, Cast, ColumnOf, Literal, Node, flat, is_constant, is_fallible
 from millrace.model.types import (
     arithmetic,
     decimal,
     is_decimal,
     is_integer,
     is_number,
+    normal,
     wider_decimal,
 )
 
@@ -132,13 +133,19 @@ def _computed(name: str) -> Callable[[Resolver, exp.Expr], Node]:
 
 
 def _connected(name: str) -> Callable[[Resolver, exp.Expr], Node]:
-    def read(resolver: Resolver, tree: exp.Expr) -> Node:
-        sides = [_condition(resolver.node(side), tree) for side in (tree.this, tree.expression)]
-        if any(isinstance(side, Literal) for side in sides) and any(map(is_fallible, sides)):
-            raise UnresolvedError(f"{said(tree)} has a constant in it, for which Spark leaves the rest out")
-        return Call(name, tuple(sides), "BOOLEAN")
+    return lambda resolver, tree: connect(
+        name, [_condition(resolver.node(side), tree) for side in (tree.this, tree.expression)], tree
+    )
 
-    return read
+
+def connect(name: str, sides: Sequence[Node], tree: exp.Expr) -> Node:
+    """AND or OR, unless Spark's optimizer may leave a part of it out that has no value."""
+    made = Call(name, tuple(sides), "BOOLEAN")
+    if any(map(is_fallible, sides)):
+        parts = [part for each in flat(made, "and") for part in flat(each, "or")]
+        if any(map(is_constant, parts)) or len(set(parts)) < len(parts):
+            raise UnresolvedError(f"{said(tree)} has a constant, or a part twice, for which Spark leaves parts out")
+    return made
 
 
 def _condition(node: Node, tree: exp.Expr) -> Node:
@@ -179,7 +186,7 @@ def _between(resolver: Resolver, tree: exp.Between) -> Node:
     if is_fallible(value):
         raise UnresolvedError(f"{said(tree)} may have no value, which Spark looks at in its own way")
     least = compare("ge", value, resolver.node(low), tree)
-    return Call("and", (least, compare("le", value, resolver.node(high), tree)), "BOOLEAN")
+    return connect("and", [least, compare("le", value, resolver.node(high), tree)], tree)
 
 
 def _case(resolver: Resolver, tree: exp.Case) -> Node:
@@ -281,7 +288,8 @@ def _negated(resolver: Resolver, tree: exp.Neg) -> Node:
         return number(f"-{tree.this.this}")  # to Spark the sign is a part of the number
     check_grouped(tree, tree.this)
     node = resolver.node(tree.this)
-    if isinstance(tree.this, exp.Cast) and isinstance(node, Literal):
+    if is_integer(node.type) and is_constant(node) and isinstance(tree.this, exp.Cast):
+        # To Spark the sign of -128Y is a part of the number; the parser does not tell it from -CAST(128 AS TINYINT).
         raise UnresolvedError(f"{said(tree)} is known to Spark only")
     return called.signed("neg", node, tree)
 
@@ -292,11 +300,11 @@ def _cast(resolver: Resolver, tree: exp.Cast) -> Node:
     ):
         raise UnresolvedError(f"{said(tree)} is known to Spark only")
     node, type = resolver.node(tree.this), tree.args["to"].sql(DIALECT)
-    type = {"DECIMAL": "DECIMAL(10, 0)"}.get(type, type)
+    type = normal(type)
     safe = isinstance(tree, exp.TryCast)
     made = cast(node, type, safe)
     # The parser reads 3L as a cast; what it is to Spark is decided where it is used.
-    return Cast(node, type, safe) if isinstance(made, Literal) and is_integer(type) and node.type != type else made
+    return Cast(node, type, safe) if isinstance(made, Literal) and is_integer(type) else made
 
 
 _BOTH = ("this", "expression")

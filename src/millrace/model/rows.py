@@ -88,9 +88,12 @@ class Rows:
         """What each aggregate takes of a row; None if one of the values is missing, and the row a dead letter."""
         values = []
         for each in computed:
-            values.append(tuple(self.value(row, argument) for argument in each.arguments))
-            if self.NO_VALUE in values[-1]:
-                return None
+            own = []
+            for argument in each.arguments:
+                own.append(self.value(row, argument))
+                if own[-1] is self.NO_VALUE:
+                    return None
+            values.append(tuple(own))
         return tuple(values)
 
     def _flow(self, node: Stream, source: Source, rows: list[Row], watermark: int, now: int) -> list[Row]:

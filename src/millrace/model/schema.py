@@ -9,7 +9,7 @@ from sqlglot.errors import SqlglotError
 
 from millrace.model.errors import refuse, shown, unknown
 from millrace.model.types import is_integer as is_integer
-from millrace.model.types import is_number
+from millrace.model.types import is_number, normal
 
 DIALECT = "databricks"
 """sqlglot's name for Spark SQL whose casts and divisions are ANSI, as Spark 4's are."""
@@ -100,12 +100,12 @@ def parse_schema(text: str | Mapping[str, str] | Schema) -> Schema:
     definitions = parsed.this.expressions if isinstance(parsed, exp.Create) and parsed.this else []
     if not definitions or not all(isinstance(item, exp.ColumnDef) and item.kind for item in definitions):
         raise refuse(f"schema {text!r} does not parse; write it like 'user STRING, ms BIGINT, at TIMESTAMP'")
-    return Schema(tuple(Column(item.name, _named(item.kind.sql(DIALECT))) for item in definitions))
+    return Schema(tuple(Column(item.name, normal(item.kind.sql(DIALECT))) for item in definitions))
 
 
-def _named(type: str) -> str:
-    """A decimal without digits has ten, and none after the point."""
-    return {"DECIMAL": "DECIMAL(10, 0)"}.get(type, type)
+def backticked(name: str) -> str:
+    """A name as Spark SQL writes it."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def is_numeric(type: str) -> bool:

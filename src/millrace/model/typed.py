@@ -93,6 +93,18 @@ def walk(node: Node) -> Iterator[Node]:
         yield from walk(child)
 
 
+def is_constant(node: Node) -> bool:
+    """Whether it is the same for all rows."""
+    return not any(isinstance(part, ColumnOf) for part in walk(node))
+
+
+def flat(node: Node, name: str) -> list[Node]:
+    """The operands of a chain of ANDs, or of ORs."""
+    if isinstance(node, Call) and node.name == name:
+        return [part for argument in node.arguments for part in flat(argument, name)]
+    return [node]
+
+
 def is_fallible(node: Node) -> bool:
     """Whether some row may have no value for it: an overflow, a division by zero, a cast that fails."""
     return any(map(_may_fail, walk(node)))

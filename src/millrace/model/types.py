@@ -49,6 +49,15 @@ def decimal_of(type: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def normal(type: str) -> str:
+    """A type with all digits of its decimals: ten, and none after the point, if nothing else is said.
+
+    >>> normal("STRUCT<a: DECIMAL, b: DECIMAL(5)>")
+    'STRUCT<a: DECIMAL(10, 0), b: DECIMAL(5, 0)>'
+    """
+    return re.sub(r"\bDECIMAL\b(?!\()", "DECIMAL(10, 0)", re.sub(r"\bDECIMAL\((\d+)\)", r"DECIMAL(\1, 0)", type))
+
+
 def digits_of(type: str) -> tuple[int, int] | None:
     """Precision and scale of a decimal; None for another type.
 

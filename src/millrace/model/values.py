@@ -8,7 +8,7 @@ import re
 import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
-from decimal import ROUND_HALF_UP, Context, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
 from millrace.model.duration import to_datetime
@@ -20,20 +20,24 @@ EXACT = Context(prec=400)
 _SPACES = "".join(map(chr, range(0x21))) + "\x7f"
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[dDfF]?")
-_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_HEXADECIMAL = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[dDfF]?")
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _WORDS = {
     **dict.fromkeys(("inf", "+inf", "infinity", "+infinity"), math.inf),
     **dict.fromkeys(("-inf", "-infinity"), -math.inf),
     "nan": math.nan,
 }
 _TRUE, _FALSE = ("t", "true", "y", "yes", "1"), ("f", "false", "n", "no", "0")
+_DAY = r"\+?(?P<year>[0-9]{4})(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})"
+_DATE = re.compile(_DAY + r"(?:[T ].*)?)?)?", re.DOTALL)
 _TIME = re.compile(
-    r"(?P<year>[0-9]{4})(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})"
-    r"(?P<rest>[T ](?:(?P<hour>[0-9]{1,2})(?::(?P<minute>[0-9]{1,2})(?::(?P<second>[0-9]{1,2})"
-    r"(?:\.(?P<fraction>[0-9]*))?)?)?(?P<zone>.*))?)?)?)?",
+    _DAY + r"(?:[T ](?P<hour>[0-9]{1,2})(?::(?P<minute>[0-9]{1,2})(?::(?P<second>[0-9]{1,2})"
+    r"(?:\.(?P<fraction>[0-9]*))?(?P<zone>.*))?)?)?)?)?",
     re.DOTALL,
 )
-_ZONE = re.compile(r"(?:UTC|GMT)?(?P<sign>[+-])(?P<hours>[0-9]{1,2})(?::(?P<minutes>[0-9]{1,2}))?")
+_ZONE = re.compile(
+    r"(?:UTC|GMT)?(?P<sign>[+-])(?P<hours>[0-9]{1,2})(?::(?P<minutes>[0-9]{1,2})|(?<=[0-9]{2})(?P<both>[0-9]{2}))?"
+)
 
 
 class NoValueError(ValueError):
@@ -47,7 +51,7 @@ def cast_value(value: Any, source: str, target: str) -> Any:
     if target == "STRING":
         return _as_text(value, source)
     if source == "STRING":
-        value = value.strip(_SPACES)
+        value = value.strip(_SPACES if target != "DOUBLE" and not is_decimal(target) else _SPACES[:-1])
         return _FROM_TEXT[target](value) if target in _FROM_TEXT else _number_from_text(value, target)
     if target == "BOOLEAN":
         return bool(value)
@@ -139,13 +143,16 @@ def _as_text(value: Any, source: str) -> str:
 
 def _number_from_text(text: str, target: str) -> Any:
     if is_integer(target):
-        if not _WHOLE.fullmatch(text):
+        if not _WHOLE.fullmatch(text) or len(text.lstrip("+-0")) > 20:
             raise NoValueError(f"{text!r:.40} is not a whole number")
         return in_range(int(text), target)
     if is_decimal(target):
         if not _DECIMAL.fullmatch(text):
             raise NoValueError(f"{text!r:.40} is not a number")
-        return to_decimal(Decimal(text), target)
+        try:
+            return to_decimal(Decimal(text), target)
+        except InvalidOperation:
+            raise NoValueError(f"{text!r:.40} does not fit into {target}") from None
     raise NoValueError(f"text is not read as {target}")
 
 
@@ -153,8 +160,11 @@ def _double(text: str) -> float:
     found = _NUMBER.fullmatch(text)
     if found:
         return float(found[1])
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
+    found = _HEXADECIMAL.fullmatch(text)
+    if found:
+        return float.fromhex(found[1])
+    if text.lower() in _WORDS or text in ("+NaN", "-NaN"):
+        return _WORDS[text.lower().lstrip("+-")] if text[-1:].lower() == "n" else _WORDS[text.lower()]
     raise NoValueError(f"{text!r:.40} is not a number")
 
 
@@ -165,7 +175,7 @@ def _boolean(text: str) -> bool:
 
 
 def _date(text: str) -> date:
-    found = _TIME.fullmatch(text)
+    found = _DATE.fullmatch(text)
     if not found:
         raise NoValueError(f"{text!r:.40} is not a date")
     try:
@@ -176,7 +186,7 @@ def _date(text: str) -> date:
 
 def _timestamp(text: str) -> datetime:
     found = _TIME.fullmatch(text)
-    if not found or (found["rest"] and found["minute"] is None and found["zone"] is None):
+    if not found:
         raise NoValueError(f"{text!r:.40} is not a timestamp")
     year, month, day, hour, minute, second = (int(found[name] or least) for name, least in _PARTS)
     fraction = int((found["fraction"] or "")[:6].ljust(6, "0"))
@@ -197,7 +207,7 @@ def _zone(text: str) -> timezone:
     found = _ZONE.fullmatch(text)
     if not found:
         raise ValueError(text)
-    hours, minutes = int(found["hours"]), int(found["minutes"] or 0)
+    hours, minutes = int(found["hours"]), int(found["minutes"] or found["both"] or 0)
     if hours > 18 or minutes > 59 or (hours == 18 and minutes):
         raise ValueError(text)
     offset = timedelta(hours=hours, minutes=minutes)

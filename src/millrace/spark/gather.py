@@ -32,7 +32,11 @@ class Gathered:
     def dead_letters(self) -> pa.Table:
         """The records that were set aside."""
         letters = [from_bytes(each["payload"]) for each in self.messages if each["kind"] == DEAD]
-        return pa.concat_tables(letters) if letters else DEAD_LETTERS.empty_table()
+        if not letters:
+            return DEAD_LETTERS.empty_table()
+        # The sides of a union are read by different tasks, and each may set a record aside.
+        rows = {tuple(row.values()): row for row in pa.concat_tables(letters).to_pylist()}
+        return pa.Table.from_pylist(list(rows.values()), DEAD_LETTERS)
 
     def progress(self, batch: int, phases: Mapping[str, float]) -> BatchProgress:
         """The event of a micro-batch that spent its seconds like that."""

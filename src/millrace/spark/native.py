@@ -28,6 +28,7 @@ from millrace.model.errors import refuse
 from millrace.model.evaluate import no_value
 from millrace.model.expression import Expression
 from millrace.model.query import Query
+from millrace.model.schema import backticked
 from millrace.model.stream import (
     Dedup,
     EventTime,
@@ -194,6 +195,8 @@ def _is_good(rows: DataFrame) -> Column:
 
 def _is_element(rows: DataFrame) -> Column:
     element = _column(CONTROL).isNull() & _is_good(rows)
+    if _TIME in rows.columns:  # a row without one may still close an epoch
+        element &= _column(_TIME).isNotNull()
     return element & ~f.coalesce(_column(_LEFT_OUT), f.lit(False)) if _LEFT_OUT in rows.columns else element
 
 
@@ -334,4 +337,4 @@ class Sender:
 
 
 def _column(name: str) -> Column:
-    return f.col(f"`{name}`")
+    return f.col(backticked(name))

@@ -19,7 +19,7 @@ from millrace.model.errors import ModelError, Place, at_place, refuse
 from millrace.model.expression import Expression, parse_expression
 from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
-from millrace.model.schema import UNKNOWN, Column, Schema, parse_schema
+from millrace.model.schema import UNKNOWN, Column, Schema, backticked, parse_schema
 from millrace.model.stream import (
     Dedup,
     EventTime,
@@ -140,7 +140,7 @@ class _Asking:
     def _types(self, schema: Schema, texts: Sequence[str], place: Place) -> dict[str, str]:
         if not texts:
             return {}
-        columns = ", ".join(f"`{column.name}` {column.type}" for column in schema)
+        columns = ", ".join(f"{backticked(column.name)} {column.type}" for column in schema)
         frame = self._spark.createDataFrame([], columns)
         try:
             kinds = _kinds(frame, texts)

@@ -28,6 +28,7 @@ from millrace.log.files import Files
 from millrace.log.script import Scripted
 from millrace.model.duration import SECOND
 from millrace.model.query import Query
+from millrace.model.schema import backticked
 from millrace.model.stream import Source, event_times, sources
 from millrace.model.trigger import After, Every, Trigger, parts_of
 from millrace.spark.answers import arrow_schema
@@ -184,7 +185,7 @@ def read_messages(spark: SparkSession, packed: Packed, stream: bool) -> DataFram
     for number in sorted(set(range(len(plan.parts))) - set(fused)):
         rows = {}
         for source in sources(plan.parts[number].stream):
-            columns = ", ".join(f"`{column.name}` {column.type}" for column in source.schema)
+            columns = ", ".join(f"{backticked(column.name)} {column.type}" for column in source.schema)
             reads = Reads(packed, _cores(spark), (number,), plan.sources.index(source))
             rows[source.name] = _load(spark, f"{columns}, {CARRIED}", reads, stream)
         frames.append(messages_of(spark, packed, number, rows))

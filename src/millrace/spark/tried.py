@@ -18,6 +18,6 @@ def tried(spark: SparkSession, sql: str) -> Column:
     java: Any = spark._jvm
     parser = spark._jsparkSession.sessionState().sqlParser()
     catching = java.org.apache.spark.sql.catalyst.expressions.TryEval
-    caught = catching(parser.parseExpression(f"named_struct('v', {sql})"))
+    caught = catching(parser.parseExpression(f"named_struct('v', {sql}\n)"))
     made: Column = ClassicColumn(java.org.apache.spark.sql.classic.ExpressionUtils.column(caught))
     return made
