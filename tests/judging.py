@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from millrace.edge.connection import Prepared
 from millrace.log.sql import CannotFuseError, to_duckdb
@@ -106,26 +106,28 @@ class Judge:
         Rows that are given are computed by Spark's interpreter, in its optimizer; others by compiled code in a task.
         """
         rows = self._rows.repartition(1) if compiled else self._rows
-        columns: dict[str, tuple[str, Column]] = {}
-        for text in texts:
-            try:
-                column = tried(self._spark, text).alias("c")
-                kind = self._rows.select(column).schema["c"].dataType["v"].dataType  # type: ignore[index]
-                columns[text] = _named(kind.simpleString()), column
-            except (AnalysisException, ParseException):
-                continue
         found: dict[str, tuple[str, list[Any]] | None] = dict.fromkeys(texts)
-        known = list(columns)
-        for first in range(0, len(known), 100):
-            chunk = known[first : first + 100]
-            made = rows.select(*(columns[text][1].alias(f"c{place}") for place, text in enumerate(chunk)))
+        for first in range(0, len(texts), 50):
+            chunk = list(texts[first : first + 50])
+            made = self._analyzed(rows, chunk)
+            if made is None:  # Spark refuses some of them
+                chunk = [text for text in chunk if self._analyzed(rows, [text]) is not None]
+                made = self._analyzed(rows, chunk)
+            assert made is not None
             names = [name for place in range(len(chunk)) for name in (f"c{place} IS NULL", f"c{place}.v")]
             table = made.selectExpr(*(f"{name} AS x{place}" for place, name in enumerate(names))).toArrow()
             for place, text in enumerate(chunk):
+                kind = made.schema[f"c{place}"].dataType["v"].dataType  # type: ignore[index]
                 missing, values = table[2 * place].to_pylist(), in_python(table[2 * place + 1])
                 answers = [NO_VALUE if none else value for none, value in zip(missing, values, strict=True)]
-                found[text] = columns[text][0], answers
+                found[text] = _named(kind.simpleString()), answers
         return found
+
+    def _analyzed(self, rows: DataFrame, texts: Sequence[str]) -> DataFrame | None:
+        try:
+            return rows.select(*(tried(self._spark, text).alias(f"c{place}") for place, text in enumerate(texts)))
+        except (AnalysisException, ParseException):
+            return None
 
 
 def in_python(column: pa.ChunkedArray) -> list[Any]:

@@ -59,12 +59,12 @@ def differences(judge: Judge, texts: list[str], compiled: bool) -> tuple[list[An
 
 @pytest.mark.spark
 def test_every_operation_on_every_type_is_what_spark_says(judge: Judge) -> None:
-    """One in three of them each time, as each takes a while; all, if other seeds are asked for."""
-    texts = from_tables() if os.environ.get("CI_SEEDS") == "random" else [*from_tables()[::3], *MORE]
+    """One in five of them each time, as each takes a while; all, if other seeds are asked for."""
+    texts = from_tables() if os.environ.get("CI_SEEDS") == "random" else [*from_tables()[::5], *MORE]
     wrong, made = differences(judge, list(dict.fromkeys(texts)), compiled=False)
     assert wrong == []
-    assert made["fused"] > 30_000
-    assert made["reference"] > 30_000
+    assert made["fused"] > 15_000
+    assert made["reference"] > 15_000
 
 
 @pytest.mark.spark
