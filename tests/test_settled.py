@@ -47,6 +47,7 @@ from millrace.panes.advance import Panes, State
 from millrace.running.replay import replay
 from millrace.running.run import Home, How, run_stream
 from millrace.spark import batch
+from millrace.spark import session as sessions
 from millrace.spark.edge import Reading, Sent
 from millrace.spark.plan import Part
 from millrace.spark.settled import settled
@@ -209,7 +210,11 @@ def test_nan_is_joined_with_nan_and_zero_with_minus_zero(spark: SparkSession, fu
 
 
 @pytest.mark.spark
-def test_a_view_with_a_key_that_only_spark_can_type_runs_and_is_asked(tmp_path: Path) -> None:
+def test_a_view_with_a_key_that_only_spark_can_type_runs_and_is_asked(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "start", lambda *_: spark)
+    monkeypatch.setattr(sessions, "stop", lambda _: None)
     clicks = log("clicks", "page STRING")
     by_hash = clicks.with_columns(shard="pmod(hash(page), 4)").group_by("shard").window(global_())
     pipeline = Pipeline("shop", views={"shards": by_hash.trigger(on.each()).accumulating().aggregate(n=count())})
