@@ -246,8 +246,6 @@ def _divided(sign: str) -> Callable[[Call], str]:
 
     def written(node: Call) -> str:
         left, right = node.arguments
-        if is_decimal(node.type):
-            raise CannotFuseError(f"{left.type} {sign} {right.type} is left to Spark")
         over, under = write(left), write(right)
         type = duckdb_type(node.type)
         minus_one = f"CAST(-1 AS {type})"

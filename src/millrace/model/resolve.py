@@ -252,13 +252,8 @@ def _picked(name: str) -> Callable[[Resolver, exp.Expr], Node]:
 
 def _literal(resolver: Resolver, tree: exp.Literal) -> Node:
     if tree.is_string:
-        return text_literal(tree.this)
+        return Literal(tree.this, "STRING")
     return number(tree.this)
-
-
-def text_literal(text: str) -> Node:
-    """A string; Spark keeps strings in UTF-8, and so do we."""
-    return Literal(text, "STRING")
 
 
 def number(text: str) -> Node:
@@ -295,12 +290,7 @@ def _negated(resolver: Resolver, tree: exp.Neg) -> Node:
 
 
 def _cast(resolver: Resolver, tree: exp.Cast) -> Node:
-    if tree.find(exp.DataType) is not None and any(
-        kind.this in (exp.DataType.Type.CHAR, exp.DataType.Type.VARCHAR) for kind in tree.find_all(exp.DataType)
-    ):
-        raise UnresolvedError(f"{said(tree)} is known to Spark only")
-    node, type = resolver.node(tree.this), tree.args["to"].sql(DIALECT)
-    type = normal(type)
+    node, type = resolver.node(tree.this), normal(tree.args["to"].sql(DIALECT))
     safe = isinstance(tree, exp.TryCast)
     made = cast(node, type, safe)
     # The parser reads 3L as a cast; what it is to Spark is decided where it is used.

@@ -163,8 +163,10 @@ def _double(text: str) -> float:
     found = _HEXADECIMAL.fullmatch(text)
     if found:
         return float.fromhex(found[1])
-    if text.lower() in _WORDS or text in ("+NaN", "-NaN"):
-        return _WORDS[text.lower().lstrip("+-")] if text[-1:].lower() == "n" else _WORDS[text.lower()]
+    if text in ("+NaN", "-NaN"):
+        return math.nan
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
     raise NoValueError(f"{text!r:.40} is not a number")
 
 
