@@ -1,6 +1,7 @@
 """Records that fit become columns; those that do not are set aside with the reason, and nothing is altered."""
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace import ModelError
-from millrace.edge.decode import JsonDecoder
+from millrace.edge.decode import JsonDecoder, look_like_objects
 from millrace.model.schema import parse_schema
 
 pytestmark = pytest.mark.no_cover
@@ -138,3 +139,18 @@ def test_names_that_need_quoting() -> None:
 def test_a_type_that_is_not_decoded_is_refused() -> None:
     with pytest.raises(ModelError, match="is not decoded from JSON; read it as STRING"):
         JsonDecoder(parse_schema("tags ARRAY<STRING>"))
+
+
+@given(
+    st.lists(
+        st.sampled_from(['{"a":1}', '{"a":"x"}', '{"a":1,}', '{"a":1, }', "{}", "{,}", "}", "{", ",}", "[]", "1"])
+    ),
+    st.lists(st.sampled_from(["", "\n", "\r\n", " ", "\n\n"]), min_size=20),
+    st.integers(0, 3),
+)
+def test_what_looks_like_an_object_is_told_from_its_ends(texts: list[str], ends: list[str], first: int) -> None:
+    values = [text + end for text, end in zip(texts, ends, strict=False)][first:]
+    array = pa.array([text + end for text, end in zip(texts, ends, strict=False)], pa.large_string())[first:]
+    expected = bool(values) and all(re.fullmatch(r"\{.*(?<![,\s])\s*\}\s*|\{\}\s*", value) for value in values)
+    assert look_like_objects(array) == expected
+    assert look_like_objects(array.cast(pa.string())) == expected

@@ -82,7 +82,7 @@ def is_unsure(column: Column, text: str) -> str | None:
 def is_doubtful(column: Column, value: str, text: str) -> str:
     """Whether `is_none` or `is_unsure` may hold, and then certainly this; quick to ask of many values."""
     if column.type == "STRING":
-        return f"{text} < '\\' OR {text} >= '{{'"  # those that start with a small letter are not
+        return f"{text} NOT BETWEEN '\\' AND '{{'"  # those that start with a small letter are not
     if column.type == "TIMESTAMP":
         return f"(({value} IS NULL OR {value} NOT BETWEEN {_CERTAIN} AND {_LAST}) AND {text} IS NOT NULL)"
     return f"{text} IS NOT NULL" if digits_of(column.type) is not None else is_none(column, value, text)
