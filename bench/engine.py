@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from bench.figures import Figure, figure
-from millrace import Pipeline, count, files, fixed, on, sum_
+from millrace import Pipeline, agg, files, on, window
 from millrace.spark import batch, session, stream
 from millrace.spark.progress import BatchProgress
 from millrace.testing import yahoo
@@ -180,10 +180,10 @@ def _grown(spark: SparkSession, folder: Path, keys: int) -> tuple[float, float]:
         files(str(inbox), "k STRING, v BIGINT, at TIMESTAMP", "parquet", per_batch=1)
         .event_time("at", delay="0s")
         .group_by("k")
-        .window(fixed("1d"))
+        .window(window.fixed("1d"))
         .trigger(on.watermark(early=on.each()))
         .retracting()
-        .aggregate(n=count(), total=sum_("v"))
+        .aggregate(n=agg.count(), total=agg.sum("v"))
     )
 
     def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from bench.figures import Figure, figure
-from millrace.log.files import lines
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
+from millrace.sources.files import lines
 
 _SIZES = {10_000: 400_000, 100: 100_000}
 """How many records are appended at a time, and in all."""

@@ -15,20 +15,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from bench.figures import Figure, figure
-from millrace import Reference, count, fixed, memory, on, session, sum_, table
+from millrace import agg, memory, on, table, window
 from millrace.edge.fused import Fused
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.panes import blobs
 from millrace.panes.advance import Panes, State
+from millrace.testing import Reference
 from millrace.testing.engines import PaneEngine
 
 BUNDLE = 100
 _SOURCE = memory("events", "k STRING, at TIMESTAMP").event_time("at", delay="30s").group_by("k")
 _QUERIES: dict[str, Query] = {
-    "fixed windows, on time": _SOURCE.window(fixed("10s")).aggregate(n=count()),
+    "fixed windows, on time": _SOURCE.window(window.fixed("10s")).aggregate(n=agg.count()),
     "sessions, each bundle, retracting": (
-        _SOURCE.window(session("2s")).trigger(on.each()).retracting().aggregate(n=count())
+        _SOURCE.window(window.session("2s")).trigger(on.each()).retracting().aggregate(n=agg.count())
     ),
 }
 
@@ -96,7 +97,9 @@ def bench_growth() -> list[Figure]:
     """What an event costs as the number of keys grows, writing of the state included; the peer is the smallest."""
     figures: list[Figure] = []
     source = memory("events", "k STRING, v BIGINT, at TIMESTAMP").event_time("at", delay="0s").group_by("k")
-    panes = Panes(source.window(fixed("1d")).trigger(on.each()).retracting().aggregate(n=count(), total=sum_("v")))
+    panes = Panes(
+        source.window(window.fixed("1d")).trigger(on.each()).retracting().aggregate(n=agg.count(), total=agg.sum("v"))
+    )
     many, chance = 200_000, np.random.default_rng(7)
     for keys in (1_000, 100_000, 1_000_000, 10_000_000):
         state, _ = panes.advance(State(), _partials(np.arange(keys), np.ones(keys, np.int64)), 0, 0)
@@ -134,8 +137,8 @@ def bench_edge() -> list[Figure]:
         .join(ads, on="ad")
         .event_time("at", delay="10s")
         .group_by("campaign")
-        .window(fixed("10s"))
-        .aggregate(n=count())
+        .window(window.fixed("10s"))
+        .aggregate(n=agg.count())
     )
     rows = pa.table(
         {

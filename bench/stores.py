@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.figures import Figure, figure
-from millrace import count, fixed, memory, on, sum_
+from millrace import agg, memory, on, window
 from millrace.views.shape import shape_of
 from millrace.views.store import Store, open_store
 
@@ -28,7 +28,9 @@ KEPT = 1_000_000
 USERS = KEPT // 20
 HOUR = 3_600_000_000
 _SOURCE = memory("events", "k STRING, v BIGINT, at TIMESTAMP").event_time("at", delay="0s").group_by("k")
-_QUERY = _SOURCE.window(fixed("1h")).trigger(on.each()).accumulating().aggregate(n=count(), total=sum_("v"))
+_QUERY = (
+    _SOURCE.window(window.fixed("1h")).trigger(on.each()).accumulating().aggregate(n=agg.count(), total=agg.sum("v"))
+)
 SHAPE = shape_of("hourly", _QUERY)
 _CREATE = "CREATE TABLE plain AS SELECT * FROM hourly__1"
 _INDEX = "CREATE UNIQUE INDEX plain_key ON plain (k, window_start, window_end)"

@@ -20,7 +20,7 @@ The last command shows all that was said of tea at 12:00: an answer with diff -1
 
 from pathlib import Path
 
-from millrace import Pipeline, count_if, fixed, log, on, table, to_files
+from millrace import Pipeline, agg, log, on, table, to_files, window
 
 events = log("ads", schema="ad BIGINT, kind STRING, bot BOOLEAN, at TIMESTAMP")
 campaigns = table(
@@ -32,10 +32,10 @@ click_through = (
     .join(campaigns, on="ad")  # an ad of no campaign is left out; how="left" would keep it
     .event_time("at", delay="5s")
     .group_by("campaign")
-    .window(fixed("1m"), lateness="1h")
+    .window(window.fixed("1m"), lateness="1h")
     .trigger(on.watermark(early=on.each(), late=on.each()))
     .retracting()
-    .aggregate(impressions=count_if("kind = 'impression'"), clicks=count_if("kind = 'click'"))
+    .aggregate(impressions=agg.count_if("kind = 'impression'"), clicks=agg.count_if("kind = 'click'"))
 )
 
 ads = Pipeline(

@@ -21,7 +21,7 @@ A view of another pipeline can be such a table too: table(..., view="name").
 
 from pathlib import Path
 
-from millrace import Pipeline, collect_set, count, first, last, log, on, session, table
+from millrace import Pipeline, agg, log, on, table, window
 
 views = log("page_views", schema="user STRING, page STRING, at TIMESTAMP")
 users = table(
@@ -35,10 +35,10 @@ sessions = (
     .join(users, on="user", how="left", as_of="since")
     .with_columns(plan="coalesce(plan, 'none')")  # visitors are in no table
     .group_by("user")
-    .window(session("30m"), lateness="1d")
+    .window(window.session("30m"), lateness="1d")
     .trigger(on.watermark(early=on.each(), late=on.each()))
     .retracting()
-    .aggregate(pages=count(), visited=collect_set("page"), plan=first("plan"), plan_after=last("plan"))
+    .aggregate(pages=agg.count(), visited=agg.collect_set("page"), plan=agg.first("plan"), plan_after=agg.last("plan"))
 )
 
 clickstream = Pipeline("clickstream", views={"sessions": sessions})

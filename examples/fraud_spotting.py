@@ -21,17 +21,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from millrace import Pipeline, collect_set, count, log, on, sliding, sum_, to_function
+from millrace import Pipeline, agg, log, on, to_function, window
 
 payments = log("payments", schema="card STRING, cents BIGINT, country STRING, at TIMESTAMP")
 
 use = (
     payments.event_time("at", delay="10s")
     .group_by("card")
-    .window(sliding("10m", every="2m"), lateness="1h")
+    .window(window.sliding("10m", every="2m"), lateness="1h")
     .trigger(on.watermark(early=on.each(), late=on.each()))
     .accumulating()  # what was seen does not become less, so no alert is ever taken back
-    .aggregate(payments=count(), countries=collect_set("country"), total=sum_("cents"))
+    .aggregate(payments=agg.count(), countries=agg.collect_set("country"), total=agg.sum("cents"))
 )
 
 

@@ -16,7 +16,7 @@ Then the rest of the day, and plays of phones that were offline:
 The hour that is not over answers every ten seconds, but only while the pipeline runs: leave out --until-caught-up.
 """
 
-from millrace import Pipeline, approx_distinct, approx_top_k, count, fixed, log, on, top_k
+from millrace import Pipeline, agg, log, on, window
 
 plays = log("plays", schema="user STRING, track STRING, ms BIGINT, at TIMESTAMP")
 counted = plays.where("ms >= 30000").event_time("at", delay="10s")
@@ -24,19 +24,19 @@ when = on.watermark(early=on.every("10s"), late=on.each())
 
 hourly = (
     counted.group_by("track")
-    .window(fixed("1h"), lateness="1d")
+    .window(window.fixed("1h"), lateness="1d")
     .trigger(when)
     .retracting()
-    .aggregate(plays=count(), listeners=approx_distinct("user"))
+    .aggregate(plays=agg.count(), listeners=agg.approx_distinct("user"))
 )
 
 top = (
-    counted.window(fixed("1h"), lateness="1d")  # no group_by: over all tracks
+    counted.window(window.fixed("1h"), lateness="1d")  # no group_by: over all tracks
     .trigger(when)
     .retracting()
     .aggregate(
-        top=approx_top_k("track", 10),  # the most frequent, with how often; exact up to 768 tracks
-        longest=top_k("track", 3, by="ms"),  # the tracks of the three longest plays
+        top=agg.approx_top_k("track", 10),  # the most frequent, with how often; exact up to 768 tracks
+        longest=agg.top_k("track", 3, by="ms"),  # the tracks of the three longest plays
     )
 )
 

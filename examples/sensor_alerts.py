@@ -17,7 +17,7 @@ time goes on with the clock.
     millrace query "SELECT sensor, window_start, highest, average, spread, timing FROM temperatures ORDER BY 1, 2"
 """
 
-from millrace import Pipeline, count, fixed, log, max_, mean, on, percentile, stddev, to_topic
+from millrace import Pipeline, agg, log, on, percentile, to_topic, window
 
 SCHEMA = "sensor STRING, celsius DOUBLE, at TIMESTAMP"
 halls = [
@@ -28,19 +28,19 @@ readings = halls[0].union(halls[1])
 
 temperatures = (
     readings.group_by("sensor")
-    .window(fixed("1m"), lateness="1h")
+    .window(window.fixed("1m"), lateness="1h")
     .trigger(on.watermark(early=on.every("2s"), late=on.each()))
     .retracting()
-    .aggregate(highest=max_("celsius"), average=mean("celsius"), spread=stddev("celsius"))
+    .aggregate(highest=agg.max("celsius"), average=agg.mean("celsius"), spread=agg.stddev("celsius"))
 )
 
 hot = (
     readings.where("celsius >= 60")  # a minute without such a reading says nothing
     .group_by("sensor")
-    .window(fixed("1m"), lateness="1h")
+    .window(window.fixed("1m"), lateness="1h")
     .trigger(on.repeat(on.after("2s")))  # not for each reading, but what came in two seconds together
     .discarding()  # an alert tells what is new since the last one
-    .aggregate(readings=count(), highest=max_("celsius"))
+    .aggregate(readings=agg.count(), highest=agg.max("celsius"))
 )
 
 sensors = Pipeline("sensors", views={"temperatures": temperatures}, sinks=[hot.to(to_topic("alerts"))])

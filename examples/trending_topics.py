@@ -15,17 +15,17 @@ A query without a trigger answers when a window is over, and again for what come
         (PARTITION BY window_end ORDER BY uses DESC, tag) AS place FROM tag_uses) WHERE place <= 3 ORDER BY 1, 6"
 """
 
-from millrace import Pipeline, approx_distinct, approx_top_k, count, log, sliding
+from millrace import Pipeline, agg, log, window
 
 hashtags = log("hashtags", schema="tag STRING, user STRING, at TIMESTAMP")
 timed = hashtags.event_time("at", delay="30s")
-last_ten_minutes = sliding("10m", every="5m")
+last_ten_minutes = window.sliding("10m", every="5m")
 
 uses = (
     timed.group_by("tag")
     .window(last_ten_minutes, lateness="1h")
-    .aggregate(uses=count(), people=approx_distinct("user"))
+    .aggregate(uses=agg.count(), people=agg.approx_distinct("user"))
 )
-trending = timed.window(last_ten_minutes, lateness="1h").aggregate(top=approx_top_k("tag", 5))
+trending = timed.window(last_ten_minutes, lateness="1h").aggregate(top=agg.approx_top_k("tag", 5))
 
 topics = Pipeline("trending_topics", views={"tag_uses": uses, "trending": trending})

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
 from millrace.model.errors import ModelError
 
 WRITERS = ("ann", "bob", "cid")

@@ -14,8 +14,8 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from millrace.edge.connection import Prepared
-from millrace.log.sql import CannotFuseError, to_duckdb
-from millrace.log.sql import tried as tried_in_duckdb
+from millrace.formats.sql import CannotFuseError, to_duckdb
+from millrace.formats.sql import tried as tried_in_duckdb
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import ModelError
 from millrace.model.evaluate import RowError, evaluate

@@ -7,29 +7,27 @@ from typing import Any, cast
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from millrace.log.script import Happening
-from millrace.model import trigger as on
-from millrace.model import window as windows
-from millrace.model.aggregate import collect, count, sum_
+from millrace import agg, on, window
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.inputs import memory, table
 from millrace.model.query import Query
 from millrace.model.stream import Stream
 from millrace.model.trigger import Trigger
 from millrace.model.watermark import percentile, punctuated
-from millrace.model.window import Windowing
+from millrace.model.window import Count, Global, Windowing
+from millrace.sources.memory import Happening
 
 SCHEMA = "k STRING, v BIGINT, at TIMESTAMP"
 KEYS = ("a", "a", "b")
 
 time_windows: st.SearchStrategy[Windowing] = st.one_of(
-    st.builds(windows.fixed, st.sampled_from(["5s", "10s"]), st.sampled_from(["0s", "3s"])),
-    st.builds(windows.sliding, st.sampled_from(["10s", "7s"]), st.sampled_from(["5s", "3s"])),
-    st.builds(windows.session, st.sampled_from(["3s", "6s"])),
-    st.builds(windows.session, st.sampled_from(["4s", "8s"])),
-    st.just(windows.global_()),
+    st.builds(window.fixed, st.sampled_from(["5s", "10s"]), st.sampled_from(["0s", "3s"])),
+    st.builds(window.sliding, st.sampled_from(["10s", "7s"]), st.sampled_from(["5s", "3s"])),
+    st.builds(window.session, st.sampled_from(["3s", "6s"])),
+    st.builds(window.session, st.sampled_from(["4s", "8s"])),
+    st.just(window.all_time()),
 )
-all_windows: st.SearchStrategy[Windowing] = st.one_of(time_windows, st.builds(windows.count, st.integers(1, 4)))
+all_windows: st.SearchStrategy[Windowing] = st.one_of(time_windows, st.builds(window.count, st.integers(1, 4)))
 
 _once: st.SearchStrategy[Trigger] = st.one_of(
     st.builds(on.elements, st.integers(1, 4)),
@@ -73,11 +71,13 @@ def query(
     windowing: Windowing, trigger: Trigger, mode: str, lateness: str = "0s", stream: Stream | None = None
 ) -> Query:
     """A query that collects, so that nothing can hide in a sum."""
-    if isinstance(windowing, windows.Global | windows.Count):
+    if isinstance(windowing, Global | Count):
         lateness = "0s"
     timed = stream or memory("input", SCHEMA).event_time("at", delay="0s")
     source = timed.group_by("k").window(windowing, lateness)
-    built: Query = getattr(source.trigger(trigger), mode)().aggregate(values=collect("v"), total=sum_("v"), n=count())
+    built: Query = getattr(source.trigger(trigger), mode)().aggregate(
+        values=agg.collect("v"), total=agg.sum("v"), n=agg.count()
+    )
     return built
 
 

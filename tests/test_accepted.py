@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 
 from millrace import ModelError
 from millrace.edge.tables import columns_of
-from millrace.log.files import FileSplit
 from millrace.model.accepted import accepted
 from millrace.model.arrow import arrow_type
 from millrace.model.inputs import table
 from millrace.model.schema import parse_schema
+from millrace.sources.files import FileSplit
 
 NAIVE = [datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None), datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)]
 HELD: dict[str, tuple[pa.DataType, list[Any]]] = {

@@ -14,26 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from millrace import (
-    Reference,
-    approx_distinct,
-    approx_top_k,
-    collect,
-    collect_set,
-    count,
-    first,
-    global_,
-    last,
-    max_,
-    mean,
-    memory,
-    min_,
-    second_moment,
-    stddev,
-    sum_,
-    top_k,
-    variance,
-)
+from millrace import agg, memory, window
 from millrace.edge.fused import Fused
 from millrace.model.aggregate import Aggregate
 from millrace.model.arrow import arrow_type
@@ -44,6 +25,7 @@ from millrace.model.schema import is_numeric
 from millrace.panes.advance import Panes, State
 from millrace.panes.columns import columnar
 from millrace.panes.grouping import group
+from millrace.testing import Reference
 from millrace.testing.engines import PaneEngine, as_panes
 
 BIGGEST, SMALLEST = 2**63 - 1, -(2**63)
@@ -64,21 +46,21 @@ EDGES: dict[str, list[Any]] = {
     "BOOLEAN": [True, False],
 }
 OF_NUMBERS: dict[str, tuple[Any, str]] = {
-    "sum": (sum_, "try_sum(v)"),
-    "mean": (mean, "try_avg(v)"),
-    "variance": (variance, "var_samp(v)"),
-    "stddev": (stddev, "stddev_samp(v)"),
+    "sum": (agg.sum, "try_sum(v)"),
+    "mean": (agg.mean, "try_avg(v)"),
+    "variance": (agg.variance, "var_samp(v)"),
+    "stddev": (agg.stddev, "stddev_samp(v)"),
 }
 OF_ANYTHING: dict[str, tuple[Any, str]] = {
-    "count": (count, "count(v)"),
-    "min": (min_, "min(v)"),
-    "max": (max_, "max(v)"),
-    "collect": (collect, "sort_array(collect_list(v))"),
-    "collect_set": (collect_set, "sort_array(collect_set(v))"),
-    "top": (lambda v: top_k(v, 2), "slice(sort_array(collect_list(v), false), 1, 2)"),
-    "first": (first, "min_by(v, struct(at, v)) FILTER (WHERE v IS NOT NULL)"),
-    "last": (last, "max_by(v, struct(at, v)) FILTER (WHERE v IS NOT NULL)"),
-    "different": (approx_distinct, "count(DISTINCT v)"),
+    "count": (agg.count, "count(v)"),
+    "min": (agg.min, "min(v)"),
+    "max": (agg.max, "max(v)"),
+    "collect": (agg.collect, "sort_array(collect_list(v))"),
+    "collect_set": (agg.collect_set, "sort_array(collect_set(v))"),
+    "top": (lambda v: agg.top_k(v, 2), "slice(sort_array(collect_list(v), false), 1, 2)"),
+    "first": (agg.first, "min_by(v, struct(at, v)) FILTER (WHERE v IS NOT NULL)"),
+    "last": (agg.last, "max_by(v, struct(at, v)) FILTER (WHERE v IS NOT NULL)"),
+    "different": (agg.approx_distinct, "count(DISTINCT v)"),
 }
 CASES = [
     (kind, name)
@@ -91,7 +73,7 @@ SQL = {name: sql for name, (_, sql) in (OF_NUMBERS | OF_ANYTHING).items()}
 def asked(kind: str, name: str) -> Query:
     source = memory("input", f"g INT, v {kind}, at TIMESTAMP").event_time("at", delay="0s")
     made: Aggregate = (OF_NUMBERS | OF_ANYTHING)[name][0]("v")
-    return source.group_by("g").window(global_()).aggregate(answer=made)
+    return source.group_by("g").window(window.all_time()).aggregate(answer=made)
 
 
 def rows_of(kind: str) -> list[dict[str, Any]]:
@@ -257,11 +239,11 @@ def test_equal_values_are_one_to_sketches() -> None:
         return aggregate.result(aggregate.combine([aggregate.partial((value,), 0) for value in values]))
 
     other_nan = float(np.array([-math.nan])[0])
-    assert of(approx_distinct("v"), ["", "", "a"]) == 2
-    assert of(approx_distinct("v"), [0.0, -0.0, math.nan, other_nan]) == 2
-    assert of(approx_top_k("v", 1), [0.0, -0.0, 1.0]) == [{"item": 0.0, "count": 2}]
-    assert of(second_moment("v"), [0.0, -0.0]) == of(second_moment("v"), ["a", "a"])
+    assert of(agg.approx_distinct("v"), ["", "", "a"]) == 2
+    assert of(agg.approx_distinct("v"), [0.0, -0.0, math.nan, other_nan]) == 2
+    assert of(agg.approx_top_k("v", 1), [0.0, -0.0, 1.0]) == [{"item": 0.0, "count": 2}]
+    assert of(agg.second_moment("v"), [0.0, -0.0]) == of(agg.second_moment("v"), ["a", "a"])
     zone = datetime.fromisoformat("2024-01-01T12:00:00+02:00")
-    assert of(approx_distinct("v"), [zone, zone.astimezone(UTC)]) == 1
+    assert of(agg.approx_distinct("v"), [zone, zone.astimezone(UTC)]) == 1
     for value in (Decimal("1.10"), date(2024, 2, 29), datetime(2024, 1, 1, tzinfo=UTC), b"x", "", True, None):
-        assert of(approx_top_k("v", 1), [value]) == ([] if value is None else [{"item": value, "count": 1}])
+        assert of(agg.approx_top_k("v", 1), [value]) == ([] if value is None else [{"item": value, "count": 1}])

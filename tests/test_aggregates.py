@@ -7,54 +7,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace import (
-    approx_distinct,
-    approx_quantile,
-    approx_top_k,
-    collect,
-    collect_set,
-    count,
-    count_if,
-    first,
-    fixed,
-    fold,
-    last,
-    max_,
-    mean,
-    memory,
-    min_,
-    second_moment,
-    stddev,
-    sum_,
-    top_k,
-    variance,
-)
+from millrace import agg, memory, window
 from millrace.model.aggregate import Aggregate
 from millrace.testing.notation import parse_trigger
 from strategies import triggers
 
 numbers = st.integers(-1000, 1000)
 VALUES: dict[Aggregate, st.SearchStrategy[tuple[Any, ...]]] = {
-    count(): st.just(()),
-    count("v"): st.tuples(numbers | st.none()),
-    count_if("v"): st.tuples(st.booleans() | st.none()),
-    sum_("v"): st.tuples(numbers | st.none()),
-    mean("v"): st.tuples(numbers | st.none()),
-    variance("v"): st.tuples(numbers | st.none()),
-    stddev("v"): st.tuples(numbers | st.none()),
-    min_("v"): st.tuples(st.floats() | st.none()),
-    max_("v"): st.tuples(st.floats() | st.none()),
-    first("v"): st.tuples(numbers | st.none()),
-    last("v"): st.tuples(numbers | st.none()),
-    collect("v"): st.tuples(st.floats() | st.none()),
-    collect_set("v"): st.tuples(st.text(max_size=2) | st.none()),
-    top_k("v", 3): st.tuples(numbers | st.none()),
-    top_k("v", 2, by="w"): st.tuples(st.text(max_size=2), numbers | st.none()),
-    approx_distinct("v"): st.tuples(st.text(max_size=2) | numbers | st.none()),
-    approx_quantile("v", 0.5): st.tuples(numbers | st.none()),
-    approx_top_k("v", 3): st.tuples(st.text(max_size=2) | st.none()),
-    second_moment("v"): st.tuples(st.text(max_size=2) | st.none()),
-    fold("v", 0, lambda a, b: a + b, merge=lambda a, b: a + b): st.tuples(numbers),
+    agg.count(): st.just(()),
+    agg.count("v"): st.tuples(numbers | st.none()),
+    agg.count_if("v"): st.tuples(st.booleans() | st.none()),
+    agg.sum("v"): st.tuples(numbers | st.none()),
+    agg.mean("v"): st.tuples(numbers | st.none()),
+    agg.variance("v"): st.tuples(numbers | st.none()),
+    agg.stddev("v"): st.tuples(numbers | st.none()),
+    agg.min("v"): st.tuples(st.floats() | st.none()),
+    agg.max("v"): st.tuples(st.floats() | st.none()),
+    agg.first("v"): st.tuples(numbers | st.none()),
+    agg.last("v"): st.tuples(numbers | st.none()),
+    agg.collect("v"): st.tuples(st.floats() | st.none()),
+    agg.collect_set("v"): st.tuples(st.text(max_size=2) | st.none()),
+    agg.top_k("v", 3): st.tuples(numbers | st.none()),
+    agg.top_k("v", 2, by="w"): st.tuples(st.text(max_size=2), numbers | st.none()),
+    agg.approx_distinct("v"): st.tuples(st.text(max_size=2) | numbers | st.none()),
+    agg.approx_quantile("v", 0.5): st.tuples(numbers | st.none()),
+    agg.approx_top_k("v", 3): st.tuples(st.text(max_size=2) | st.none()),
+    agg.second_moment("v"): st.tuples(st.text(max_size=2) | st.none()),
+    agg.fold("v", 0, lambda a, b: a + b, merge=lambda a, b: a + b): st.tuples(numbers),
 }
 
 
@@ -96,51 +75,56 @@ def answer(aggregate: Aggregate, values: list[Any]) -> Any:
 
 def test_numbers_are_as_in_a_textbook() -> None:
     values = [2, 4, 4, 4, 5, 5, 7, 9]
-    assert answer(mean("v"), values) == 5.0
-    assert answer(variance("v"), values) == pytest.approx(32 / 7)
-    assert answer(stddev("v"), values) == pytest.approx(math.sqrt(32 / 7))
+    assert answer(agg.mean("v"), values) == 5.0
+    assert answer(agg.variance("v"), values) == pytest.approx(32 / 7)
+    assert answer(agg.stddev("v"), values) == pytest.approx(math.sqrt(32 / 7))
 
 
 def test_variance_keeps_small_differences_of_large_values() -> None:
-    assert answer(variance("v"), [1e9 + 4, 1e9 + 7, 1e9 + 13, 1e9 + 16]) == pytest.approx(30)
+    assert answer(agg.variance("v"), [1e9 + 4, 1e9 + 7, 1e9 + 13, 1e9 + 16]) == pytest.approx(30)
 
 
 def test_nan_is_the_greatest_number() -> None:
-    assert answer(min_("v"), [math.nan, 1.0]) == 1.0
-    assert math.isnan(answer(max_("v"), [math.nan, 1.0]))
-    assert math.isnan(answer(collect("v"), [math.nan, 1.0, math.inf])[-1])
+    assert answer(agg.min("v"), [math.nan, 1.0]) == 1.0
+    assert math.isnan(answer(agg.max("v"), [math.nan, 1.0]))
+    assert math.isnan(answer(agg.collect("v"), [math.nan, 1.0, math.inf])[-1])
 
 
 def test_a_fold_goes_in_order_of_arrival_and_does_not_share_its_start() -> None:
-    path = fold("v", [], lambda seen, v: [*seen, v], result=lambda seen: ">".join(seen))
+    path = agg.fold("v", [], lambda seen, v: [*seen, v], result=lambda seen: ">".join(seen))
     assert answer(path, ["b", "a", "c"]) == "b>a>c"
     assert not path.mergeable
     grown: list[int] = []
-    into = fold("v", grown, lambda seen, v: seen.append(v) or seen)
+    into = agg.fold("v", grown, lambda seen, v: seen.append(v) or seen)
     assert answer(into, [1, 2]) == [1, 2]
     assert grown == []
     assert answer(into, []) == []
-    assert answer(fold("v", 7, lambda a, b: a + b, merge=lambda a, b: a + b), []) == 7
+    assert answer(agg.fold("v", 7, lambda a, b: a + b, merge=lambda a, b: a + b), []) == 7
 
 
 def test_sketches_of_many_values_are_close() -> None:
     chance = random.Random(7)
     values = [int(chance.paretovariate(1)) for _ in range(20_000)]
     true = {value: len(list(same)) for value, same in groupby(sorted(values))}
-    assert answer(approx_distinct("v"), values) == pytest.approx(len(true), rel=0.05)
-    assert answer(second_moment("v"), values[:4000]) == pytest.approx(
+    assert answer(agg.approx_distinct("v"), values) == pytest.approx(len(true), rel=0.05)
+    assert answer(agg.second_moment("v"), values[:4000]) == pytest.approx(
         sum(values[:4000].count(value) ** 2 for value in set(values[:4000])), rel=0.2
     )
     spread = [chance.random() for _ in range(4000)]
-    assert answer(approx_quantile("v", 0.9), spread) == pytest.approx(0.9, abs=0.02)
-    frequent = answer(approx_top_k("v", 3), values)
+    assert answer(agg.approx_quantile("v", 0.9), spread) == pytest.approx(0.9, abs=0.02)
+    frequent = answer(agg.approx_top_k("v", 3), values)
     assert [item["item"] for item in frequent] == [1, 2, 3]
     assert frequent[0]["count"] == pytest.approx(true[1], abs=0.0035 * len(values))
 
 
 def test_sketches_do_not_draw_random_numbers() -> None:
     values = list(range(3000))
-    for aggregate in (approx_distinct("v"), approx_quantile("v", 0.3), approx_top_k("v", 3), second_moment("v")):
+    for aggregate in (
+        agg.approx_distinct("v"),
+        agg.approx_quantile("v", 0.3),
+        agg.approx_top_k("v", 3),
+        agg.second_moment("v"),
+    ):
         partials = [aggregate.partial((value,), 0) for value in values]
         assert aggregate.combine(partials) == aggregate.combine(partials)
 
@@ -148,30 +132,30 @@ def test_sketches_do_not_draw_random_numbers() -> None:
 @pytest.mark.parametrize("many", [100, 3000, 30_000])
 def test_the_count_of_different_values_does_not_depend_on_their_order(many: int) -> None:
     values = list(range(many))
-    once = answer(approx_distinct("v"), values)
+    once = answer(agg.approx_distinct("v"), values)
     for seed in range(3):
         random.Random(seed).shuffle(values)
-        assert answer(approx_distinct("v"), values) == once
+        assert answer(agg.approx_distinct("v"), values) == once
     assert once == pytest.approx(many, rel=0.05)
 
 
 def test_result_types() -> None:
     source = memory("m", "i INT, d DOUBLE, c DECIMAL(10, 2), s STRING, at TIMESTAMP").event_time("at", delay="0s")
-    asked = source.window(fixed("1h")).aggregate(
-        n=count(),
-        ints=sum_("i"),
-        doubles=sum_("d"),
-        decimals=sum_("c"),
-        text=max_("s"),
-        all=collect("s"),
-        best=top_k("s", 3, by="d"),
-        mean=mean("i"),
-        spread=stddev("d"),
-        distinct=approx_distinct("s"),
-        median=approx_quantile("d", 0.5),
-        frequent=approx_top_k("s", 2),
-        uneven=second_moment("s"),
-        own=fold("i", 0, max, type="INT"),
+    asked = source.window(window.fixed("1h")).aggregate(
+        n=agg.count(),
+        ints=agg.sum("i"),
+        doubles=agg.sum("d"),
+        decimals=agg.sum("c"),
+        text=agg.max("s"),
+        all=agg.collect("s"),
+        best=agg.top_k("s", 3, by="d"),
+        mean=agg.mean("i"),
+        spread=agg.stddev("d"),
+        distinct=agg.approx_distinct("s"),
+        median=agg.approx_quantile("d", 0.5),
+        frequent=agg.approx_top_k("s", 2),
+        uneven=agg.second_moment("s"),
+        own=agg.fold("i", 0, max, type="INT"),
     )
     assert str(asked.schema) == (
         "window_start TIMESTAMP, window_end TIMESTAMP, n BIGINT, ints BIGINT, doubles DOUBLE, "

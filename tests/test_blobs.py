@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from millrace import fixed, on
+from millrace import on, window
 from millrace.model.duration import END_OF_TIME, to_datetime
 from millrace.panes import blobs
 from millrace.panes.advance import State
@@ -42,7 +42,7 @@ def test_a_state_read_back_goes_on_as_if_nothing_had_happened(
 
 
 def test_of_a_state_that_is_known_only_its_changes_are_read() -> None:
-    engine = PaneEngine(query(fixed("10s"), on.each(), "accumulating", "20s"))
+    engine = PaneEngine(query(window.fixed("10s"), on.each(), "accumulating", "20s"))
     at = to_datetime(0)
     engine.input([{"k": f"key {number}", "v": number, "at": at} for number in range(5_000)])
     first, changes = blobs.write(None, engine.state, "first")
@@ -66,7 +66,7 @@ def test_of_a_state_that_is_known_only_its_changes_are_read() -> None:
 
 def test_a_segment_of_another_attempt_is_not_taken_for_the_same() -> None:
     """Two attempts at a micro-batch give their segments the same numbers, but not the same rows."""
-    asked = query(fixed("10s"), on.each(), "accumulating", "20s")
+    asked = query(window.fixed("10s"), on.each(), "accumulating", "20s")
     rows = [{"k": "a", "v": 1, "at": to_datetime(0)}, {"k": "b", "v": 2, "at": to_datetime(0)}]
     failed, again = PaneEngine(asked), PaneEngine(asked)
     failed.input(rows[:1])
@@ -79,7 +79,7 @@ def test_a_segment_of_another_attempt_is_not_taken_for_the_same() -> None:
 
 
 def test_a_small_change_writes_little() -> None:
-    asked = query(fixed("10s"), on.each(), "accumulating", "20s")
+    asked = query(window.fixed("10s"), on.each(), "accumulating", "20s")
     engine = PaneEngine(asked)
     at = to_datetime(0)
     engine.input([{"k": f"key {number}", "v": number, "at": at} for number in range(20_000)])

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace import ModelError, calendar, collect, count, fixed, fold, max_, memory, on, sliding, sum_, windows
+from millrace import ModelError, agg, memory, on, window
 from millrace.model.aggregate import Aggregate
 from millrace.model.arrow import arrow_type
 from millrace.model.duration import END_OF_TIME, SECOND, to_datetime
 from millrace.model.reference import Reference
+from millrace.model.window import Calendar
 from millrace.panes import advance
 from millrace.panes.arms import compile_trigger
 from millrace.panes.columns import columnar
@@ -76,16 +77,16 @@ def test_an_aggregate_in_columns_is_what_the_model_says(aggregate: Aggregate, da
     ],
 )
 def test_the_greatest_of_any_type(values: list[Any]) -> None:
-    fast = columnar(max_("v"))
+    fast = columnar(agg.max("v"))
     found = fast.result(
         fast.merge(fast.lift([pa.array(values)], np.zeros(len(values), int)), group(np.zeros(len(values), int), 1))
     )
-    model = max_("v")
+    model = agg.max("v")
     assert same(found.to_pylist()[0], model.result(model.combine([model.partial((value,), 0) for value in values])))
 
 
 def test_sums_are_exact_and_one_that_overflows_is_an_error_of_its_group() -> None:
-    fast = columnar(sum_("v"))
+    fast = columnar(agg.sum("v"))
     values = pa.array([Decimal("0.10"), Decimal("0.20"), None])
     merged = fast.merge(fast.lift([values], np.zeros(3, int)), group(np.zeros(3, int), 1))
     assert fast.result(merged).to_pylist() == [Decimal("0.30")]
@@ -101,26 +102,30 @@ def micro(number: int) -> timedelta:
 
 
 some_windows: st.SearchStrategy[Any] = st.one_of(
-    st.builds(lambda size, offset: fixed(micro(size), micro(offset)), st.integers(1, 10**9), st.integers(0, 10**9)),
     st.builds(
-        lambda every, times, more: sliding(micro(every * times + more % every), micro(every), micro(more)),
+        lambda size, offset: window.fixed(micro(size), micro(offset)), st.integers(1, 10**9), st.integers(0, 10**9)
+    ),
+    st.builds(
+        lambda every, times, more: window.sliding(micro(every * times + more % every), micro(every), micro(more)),
         st.integers(1, 10**9),
         st.integers(1, 20),
         st.integers(0, 10**10),
     ),
-    st.builds(calendar, st.sampled_from(["day", "month"]), st.sampled_from(["Europe/Berlin", "America/Sao_Paulo"])),
+    st.builds(
+        window.calendar, st.sampled_from(["day", "month"]), st.sampled_from(["Europe/Berlin", "America/Sao_Paulo"])
+    ),
 )
 
 
 @given(st.lists(st.integers(-(10**15), 10**15), min_size=1, max_size=20), some_windows)
 def test_the_windows_of_a_slice_are_those_of_its_elements(times: list[int], windowing: Any) -> None:
-    if isinstance(windowing, windows.Calendar):
+    if isinstance(windowing, Calendar):
         times = [at // 100 for at in times]  # a span of years, not of centuries
     at = np.array(times)
     owners, starts, ends = windows_of(windowing, slice_of(windowing, at))
     for number, time in enumerate(times):
         found = sorted(zip(starts[owners == number].tolist(), ends[owners == number].tolist(), strict=True))
-        assert found == sorted((window.start, window.end) for window in windowing.assign(time, {}))
+        assert found == sorted((each.start, each.end) for each in windowing.assign(time, {}))
 
 
 def test_rows_are_identified_exactly() -> None:
@@ -165,8 +170,10 @@ def test_hashes_spread() -> None:
 @given(steps())
 def test_equal_hashes_of_different_keys_do_no_harm(happening: list[tuple[str, Any]]) -> None:
     source = memory("input", "k STRING, v BIGINT, at TIMESTAMP").event_time("at", delay="0s").group_by("k")
-    for windowing in (fixed("5s"), windows.session("4s"), windows.count(2)):
-        asked = source.window(windowing).trigger(on.watermark(early=on.each())).retracting().aggregate(v=collect("v"))
+    for windowing in (window.fixed("5s"), window.session("4s"), window.count(2)):
+        asked = (
+            source.window(windowing).trigger(on.watermark(early=on.each())).retracting().aggregate(v=agg.collect("v"))
+        )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(advance, "hash_keys", lambda columns, rows: np.zeros(rows, np.uint64))
             patch.setattr(advance, "with_number", lambda hashes, numbers: hashes)
@@ -199,10 +206,10 @@ def test_a_query_over_many_kinds_of_columns() -> None:
 
     source = memory("m", "d DOUBLE, s STRING, at TIMESTAMP").event_time("at", delay="0s").group_by("d", "s")
     asked = (
-        source.window(windows.custom(halves), lateness="1h")
+        source.window(window.custom(halves), lateness="1h")
         .trigger(on.each())
         .accumulating()
-        .aggregate(n=count(), path=fold("s", "", lambda path, s: path + s))
+        .aggregate(n=agg.count(), path=agg.fold("s", "", lambda path, s: path + s))
     )
     rows = [
         {"d": number, "s": text, "at": to_datetime(second * SECOND)}

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from millrace import Pipeline, count, fixed, memory
+from millrace import Pipeline, agg, memory, window
 from millrace.cli import app
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
 from millrace.spark.answers import arrow_schema, schema_of
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.writers import Commit
@@ -227,7 +227,7 @@ def test_a_port_that_is_taken(here: Path) -> None:
 
 def test_views_are_asked_in_sql(here: Path) -> None:
     timed = memory("events", "k STRING, at TIMESTAMP").event_time("at", delay="0s").group_by("k")
-    hourly = timed.window(fixed("1h")).aggregate(n=count())
+    hourly = timed.window(window.fixed("1h")).aggregate(n=agg.count())
     store = open_store(".millrace/views.db")
     row = {"k": "a, b", "window_start": 0, "window_end": 1, "n": 5, "diff": 1, "timing": "on-time", "index": 0}
     answers = pa.Table.from_pylist([{**row, "last": True}], arrow_schema(schema_of(hourly)))

@@ -12,8 +12,8 @@ import yaml
 from typer.testing import CliRunner
 
 import millrace
+from millrace import agg, on, window
 from millrace.cli import app
-from millrace.testing import notation
 from millrace.testing.check import check
 from millrace.testing.transcript import Document
 
@@ -95,10 +95,9 @@ def test_every_make_target_that_is_named_exists() -> None:
 
 def test_the_model_page_names_everything_there_is() -> None:
     page = (ROOT / "docs" / "model.md").read_text()
-    for name in [*notation.TRIGGERS, *notation.AGGREGATES]:
-        assert re.search(rf"\b{name}_?\b", page), name
-    for name in notation.WINDOWS:
-        assert re.search(rf"\b{name}_?\(", page), name
+    for namespace in (agg, on, window):
+        for name in namespace.__all__:
+            assert re.search(rf"\b{name}\b", page), f"{namespace.__name__}.{name}"
 
 
 def test_every_command_is_described_by_its_help() -> None:

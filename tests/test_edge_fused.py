@@ -11,30 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace import (
-    ModelError,
-    approx_distinct,
-    calendar,
-    collect,
-    collect_set,
-    count,
-    count_if,
-    first,
-    fixed,
-    last,
-    max_,
-    mean,
-    memory,
-    min_,
-    on,
-    percentile,
-    punctuated,
-    stddev,
-    sum_,
-    table,
-    top_k,
-    windows,
-)
+from millrace import ModelError, agg, memory, on, percentile, punctuated, table, window
 from millrace.edge.fused import Fused, columns_read, how
 from millrace.edge.tables import columns_of
 from millrace.model.arrow import arrow_type
@@ -76,21 +53,21 @@ def asked(windowing: Any) -> Query:
         .trigger(on.watermark(early=on.each()))
         .retracting()
         .aggregate(
-            n=count(),
-            known=count("v"),
-            big=count_if("v > 4"),
-            total=sum_("double"),
-            halves=sum_("half"),
-            average=mean("v"),
-            spread=stddev("d"),
-            least=min_("v"),
-            most=max_("name"),
-            earliest=first("v"),
-            latest=last("v"),
-            all=collect("v"),
-            different=collect_set("name"),
-            top=top_k("v", 2),
-            top_by=top_k("name", 1, by="v"),
+            n=agg.count(),
+            known=agg.count("v"),
+            big=agg.count_if("v > 4"),
+            total=agg.sum("double"),
+            halves=agg.sum("half"),
+            average=agg.mean("v"),
+            spread=agg.stddev("d"),
+            least=agg.min("v"),
+            most=agg.max("name"),
+            earliest=agg.first("v"),
+            latest=agg.last("v"),
+            all=agg.collect("v"),
+            different=agg.collect_set("name"),
+            top=agg.top_k("v", 2),
+            top_by=agg.top_k("name", 1, by="v"),
         )
     )
 
@@ -124,29 +101,29 @@ def test_the_panes_of_fused_partials_are_the_reference_s(data: st.DataObject, wi
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        (SOURCE.event_time("at", delay="0s").window(fixed("1m")).aggregate(n=count()), "fused"),
+        (SOURCE.event_time("at", delay="0s").window(window.fixed("1m")).aggregate(n=agg.count()), "fused"),
         (
-            SOURCE.where("upper(k) = 'A'").window(windows.global_()).aggregate(n=count()),
+            SOURCE.where("upper(k) = 'A'").window(window.all_time()).aggregate(n=agg.count()),
             "native: upper of STRING is not known",
         ),
         (
-            SOURCE.dedup("k").window(windows.global_()).aggregate(n=count()),
+            SOURCE.dedup("k").window(window.all_time()).aggregate(n=agg.count()),
             "fused up to the dedup, which one shard does",
         ),
         (
-            SOURCE.window(windows.count(3)).aggregate(n=count()),
+            SOURCE.window(window.count(3)).aggregate(n=agg.count()),
             "fused up to the aggregate: count(3) is not cut into slices by SQL",
         ),
         (
-            SOURCE.event_time("at", delay="0s").window(calendar("day")).aggregate(n=count()),
+            SOURCE.event_time("at", delay="0s").window(window.calendar("day")).aggregate(n=agg.count()),
             "fused up to the aggregate: calendar(day, zone=UTC) is not cut",
         ),
         (
-            SOURCE.event_time("at", watermark=punctuated("at")).window(fixed("1m")).aggregate(n=count()),
+            SOURCE.event_time("at", watermark=punctuated("at")).window(window.fixed("1m")).aggregate(n=agg.count()),
             "fused",
         ),
         (
-            SOURCE.window(windows.global_()).aggregate(n=approx_distinct("k")),
+            SOURCE.window(window.all_time()).aggregate(n=agg.approx_distinct("k")),
             "fused up to the aggregate: approx_distinct(k) is computed value by value",
         ),
     ],
@@ -156,7 +133,9 @@ def test_what_is_fused_and_why_not(query: Query, reason: str) -> None:
 
 
 def test_a_row_without_a_value_is_not_passed_over() -> None:
-    query = SOURCE.with_columns(x="1 / v").event_time("at", delay="0s").window(fixed("1m")).aggregate(x=sum_("x"))
+    query = (
+        SOURCE.with_columns(x="1 / v").event_time("at", delay="0s").window(window.fixed("1m")).aggregate(x=agg.sum("x"))
+    )
     good = {"k": "a", "v": 1, "at": to_datetime(SECOND), "d": 1.0}
     fused = Fused(query, SOURCE)
     assert fused.take(as_table([good], SOURCE)).rows["elements"].to_pylist() == [1]
@@ -180,8 +159,8 @@ def test_what_a_row_without_a_value_tells_of_time_depends_on_where_it_fails() ->
     query = (
         source.with_columns(x="10 / j")
         .event_time("at", watermark=punctuated("closes"))
-        .window(fixed("1m"))
-        .aggregate(n=sum_("10 div i"))
+        .window(window.fixed("1m"))
+        .aggregate(n=agg.sum("10 div i"))
     )
     moments = [to_datetime(each * SECOND) for each in (1, 2, 3, 900, 500)]
     rows: list[dict[str, Any]] = [
@@ -205,22 +184,24 @@ def test_rows_without_an_event_time_are_set_aside_unless_they_close_an_epoch() -
 
     source = memory("input", "at TIMESTAMP, closes TIMESTAMP")
     bundle = rows((7, None), (None, None), (None, 9), (3, 4))
-    plain = source.event_time("at", delay="1s").window(fixed("1m")).aggregate(n=count())
+    plain = source.event_time("at", delay="1s").window(window.fixed("1m")).aggregate(n=agg.count())
     taken = Fused(plain, source).take(bundle)
     assert (taken.rows["elements"].to_pylist(), taken.seen.newest, taken.timeless) == ([2], 7, (1, 2))
-    by_epoch = source.event_time("at", watermark=punctuated("closes")).window(fixed("1m")).aggregate(n=count())
+    by_epoch = (
+        source.event_time("at", watermark=punctuated("closes")).window(window.fixed("1m")).aggregate(n=agg.count())
+    )
     taken = Fused(by_epoch, source).take(bundle)
     assert (taken.rows["elements"].to_pylist(), taken.seen.closed, taken.timeless) == ([2], 9, (1,))
 
 
 def test_rows_that_are_left_out_later_still_tell_the_time() -> None:
-    query = SOURCE.event_time("at", delay="1s").where("v > 5").window(fixed("1m")).aggregate(n=count())
+    query = SOURCE.event_time("at", delay="1s").where("v > 5").window(window.fixed("1m")).aggregate(n=agg.count())
     taken = Fused(query, SOURCE).take(as_table([{"v": 1, "at": to_datetime(SECOND)}], SOURCE))
     assert (len(taken.rows), taken.seen.newest) == (0, SECOND)
 
 
 def test_a_percentile_is_told_every_time_or_when_there_are_many_three_digits_of_how_long_ago() -> None:
-    query = SOURCE.event_time("at", watermark=percentile(0.9)).window(fixed("1m")).aggregate(n=count())
+    query = SOURCE.event_time("at", watermark=percentile(0.9)).window(window.fixed("1m")).aggregate(n=agg.count())
     kind = pa.timestamp("us", "UTC")
 
     def times(every: np.ndarray[Any, Any]) -> dict[int, int]:
@@ -235,13 +216,13 @@ def test_a_percentile_is_told_every_time_or_when_there_are_many_three_digits_of_
 
 
 def test_a_function_of_the_user_s_may_look_at_every_column() -> None:
-    query = SOURCE.event_time("at", delay="0s").window(windows.custom(lambda at, row: [])).aggregate(n=count())
+    query = SOURCE.event_time("at", delay="0s").window(window.custom(lambda at, row: [])).aggregate(n=agg.count())
     assert columns_read(query) == {"k", "v", "at", "d"}
 
 
 def test_each_side_of_a_union_is_fused_by_itself() -> None:
     other = memory("other", "k STRING, v BIGINT, at TIMESTAMP, d DOUBLE")
-    query = SOURCE.where("v > 1").union(other).window(windows.global_()).aggregate(n=count())
+    query = SOURCE.where("v > 1").union(other).window(window.all_time()).aggregate(n=agg.count())
     rows = [{"v": 1}, {"v": 2}]
     assert Fused(query, SOURCE).take(as_table(rows, SOURCE)).rows["elements"].to_pylist() == [1]
     assert Fused(query, other).take(as_table(rows, other)).rows["elements"].to_pylist() == [2]

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from millrace import count, fixed, global_, memory, sum_, table
-from millrace.log.bundle import Bundle
+from millrace import agg, memory, table, window
 from millrace.model.query import Query
 from millrace.model.stream import Stream
 from millrace.model.watermark import Seen
+from millrace.sources.bundle import Bundle
 from millrace.spark.edge import Reading, Sent
 from millrace.spark.plan import Part
 
@@ -24,18 +24,18 @@ NAMES = table("names", "k STRING, name STRING", rows=[{"k": "a", "name": "Ann"}]
 VIEWS = SOURCE.where("kind = 'view'")
 TIMED = VIEWS.event_time("at", delay="0s")
 OUTPUTS: dict[str, Query | Stream] = {
-    "counts": TIMED.group_by("k").window(fixed("10s")).aggregate(views=count(), total=sum_("n")),
-    "only times": SOURCE.event_time("at", delay="0s").window(fixed("10s")).aggregate(all=count()),
-    "fails in a value": TIMED.group_by("k").window(fixed("10s")).aggregate(total=sum_("n + 1")),
+    "counts": TIMED.group_by("k").window(window.fixed("10s")).aggregate(views=agg.count(), total=agg.sum("n")),
+    "only times": SOURCE.event_time("at", delay="0s").window(window.fixed("10s")).aggregate(all=agg.count()),
+    "fails in a value": TIMED.group_by("k").window(window.fixed("10s")).aggregate(total=agg.sum("n + 1")),
     "rows": VIEWS.select("k", n="n + 1"),
-    "only counted": SOURCE.window(global_()).aggregate(all=count()),
-    "counted whatever they are": SOURCE.where("k = 'a' OR TRUE").window(global_()).aggregate(all=sum_("1")),
+    "only counted": SOURCE.window(window.all_time()).aggregate(all=agg.count()),
+    "counted whatever they are": SOURCE.where("k = 'a' OR TRUE").window(window.all_time()).aggregate(all=agg.sum("1")),
     "always the same": SOURCE.select(x="1"),
     "none": SOURCE.where("k = 'a' AND FALSE"),
     "an empty table": SOURCE.join(EMPTY, on="k"),
     "nothing in a table": SOURCE.join(NAMES, on="k").where("name = 'nobody'"),
     "a table": SOURCE.join(NAMES, on="k", how="left").event_time("at", delay="0s")
-    .group_by("name").window(fixed("10s")).aggregate(all=count()),
+    .group_by("name").window(window.fixed("10s")).aggregate(all=agg.count()),
 }  # fmt: skip
 
 NO_TEXTS = pa.array([], pa.string())

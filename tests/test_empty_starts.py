@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from millrace import Pipeline, count, files, fixed, global_, log, memory, on, table
-from millrace.log.script import Happening, Script
-from millrace.log.topics import Log
+from millrace import Pipeline, agg, files, log, memory, on, table, window
+from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.model.stream import Source, Stream
+from millrace.sources.memory import Happening, Script
 from millrace.spark import batch, stream
 from millrace.spark.progress import BatchProgress
 
@@ -95,11 +95,11 @@ def place(tmp_path: Path) -> Place:
 
 
 def each(rows: Stream) -> Query:
-    return rows.group_by("k").window(global_()).trigger(on.each()).accumulating().aggregate(n=count())
+    return rows.group_by("k").window(window.all_time()).trigger(on.each()).accumulating().aggregate(n=agg.count())
 
 
 def by_watermark(rows: Stream) -> Query:
-    return rows.event_time("at", delay="0s").group_by("k").window(fixed("10s")).aggregate(n=count())
+    return rows.event_time("at", delay="0s").group_by("k").window(window.fixed("10s")).aggregate(n=agg.count())
 
 
 @EDGES
@@ -146,7 +146,14 @@ def test_a_batch_over_nothing_answers_nothing(kind: str, spark: SparkSession, pl
 
 @pytest.mark.parametrize("trigger", [on.each(), on.every("1s"), on.after("1s")], ids=str)
 def test_a_stream_waits_for_its_first_record(trigger: Any, spark: SparkSession, place: Place) -> None:
-    asked = place.source("log").group_by("k").window(global_()).trigger(trigger).accumulating().aggregate(n=count())
+    asked = (
+        place.source("log")
+        .group_by("k")
+        .window(window.all_time())
+        .trigger(trigger)
+        .accumulating()
+        .aggregate(n=agg.count())
+    )
     batches, said = list[int](), list[tuple[str, int]]()
 
     def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
@@ -165,7 +172,7 @@ def test_a_stream_waits_for_its_first_record(trigger: Any, spark: SparkSession, 
 
 def test_a_source_that_never_says_anything_is_idle(spark: SparkSession, place: Place) -> None:
     timed = [place.source(kind).event_time("at", delay="0s", idle="1s") for kind in ("log", "json")]
-    asked = timed[0].union(timed[1]).group_by("k").window(fixed("10s")).aggregate(n=count())
+    asked = timed[0].union(timed[1]).group_by("k").window(window.fixed("10s")).aggregate(n=agg.count())
     said: list[tuple[str, int]] = []
     run = place.start(spark, asked, lambda _, answers: said.extend(counts(answers)))
     try:

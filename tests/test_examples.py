@@ -22,7 +22,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millrace.cli import app
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
 from millrace.running.status import all_under
 from millrace.spark import session as sessions
 from millrace.views.store import open_store

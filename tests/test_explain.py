@@ -1,21 +1,6 @@
 import xml.etree.ElementTree as ElementTree
 
-from millrace import (
-    Pipeline,
-    count,
-    files,
-    fixed,
-    log,
-    memory,
-    on,
-    percentile,
-    session,
-    sum_,
-    table,
-    to_files,
-    to_function,
-    to_topic,
-)
+from millrace import Pipeline, agg, files, log, memory, on, percentile, table, to_files, to_function, to_topic, window
 from millrace.model.trigger import Trigger
 
 plays = log("plays", schema="user STRING, track STRING, ms BIGINT, at TIMESTAMP")
@@ -31,10 +16,10 @@ both = (
 )
 hourly = (
     both.group_by("title")
-    .window(fixed("1h"), lateness="1d")
+    .window(window.fixed("1h"), lateness="1d")
     .trigger(on.watermark(early=on.every("10s"), late=on.each()))
     .retracting()
-    .aggregate(plays=count(), seconds=sum_("seconds"))
+    .aggregate(plays=agg.count(), seconds=agg.sum("seconds"))
 )
 
 
@@ -88,7 +73,7 @@ def test_a_query_alone_and_a_pipeline_in_print() -> None:
 
 
 def test_a_trigger_that_drops_what_comes_later_says_so() -> None:
-    source = memory("m", "a INT, at TIMESTAMP").event_time("at", delay="1s").window(fixed("1h"), lateness="1h")
+    source = memory("m", "a INT, at TIMESTAMP").event_time("at", delay="1s").window(window.fixed("1h"), lateness="1h")
     finishing: list[Trigger] = [
         on.watermark(early=on.each()),
         on.elements(3),
@@ -97,7 +82,7 @@ def test_a_trigger_that_drops_what_comes_later_says_so() -> None:
     ]
     lasting: list[Trigger] = [on.default(), on.watermark(late=on.each()), on.any_of(on.each(), on.every("1m"))]
     for trigger in (*finishing, *lasting):
-        text = source.trigger(trigger).retracting().aggregate(n=count()).explain()
+        text = source.trigger(trigger).retracting().aggregate(n=agg.count()).explain()
         assert ("what still comes for its window is dropped" in text) == (trigger in finishing)
 
 
@@ -115,7 +100,7 @@ def test_a_notebook_gets_a_picture() -> None:
 def test_equal_pipelines_are_equal_wherever_they_were_written() -> None:
     def build() -> Pipeline:
         stream = memory("m", "a INT, at TIMESTAMP").where("a > 1").event_time("at", delay="1s")
-        return Pipeline("p", {"v": stream.window(session("1m")).aggregate(n=count())})
+        return Pipeline("p", {"v": stream.window(window.session("1m")).aggregate(n=agg.count())})
 
     one = build()
     other = build()

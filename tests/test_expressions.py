@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 from sqlglot import exp
 
 from judging import MORE, NO_VALUE, REFUSED, ROWS, SCHEMA, Judge, Maker, by_reference, from_tables, fused, parsed, plain
-from millrace.log.sql import _CALLS as FUSED
-from millrace.log.sql import CannotFuseError, to_duckdb
+from millrace.formats.sql import _CALLS as FUSED
+from millrace.formats.sql import CannotFuseError, to_duckdb
 from millrace.model import computed
 from millrace.model.coercion import UnresolvedError
 from millrace.model.errors import ModelError

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace import ModelError, log
-from millrace.log.admission import Admission, share
-from millrace.log.feed import Feed
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, to_datetime
+from millrace.sources.admission import Admission, share
+from millrace.sources.feed import Feed
 
 SCHEMA = "k STRING"
 OTHER = "d"

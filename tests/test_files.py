@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace import ModelError, files
-from millrace.log import files as module
-from millrace.log.files import Files, FileSplit, lines
 from millrace.model.schema import parse_schema
+from millrace.sources import files as module
+from millrace.sources.files import Files, FileSplit, lines
 
 SCHEMA = parse_schema("k STRING")
 

@@ -11,9 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace import ModelError
-from millrace.log.intercept import Add, Drop, Interceptor, Keep, Rename, add, drop, dump, intercept, keep, load, rename
-from millrace.log.records import records_of
-from millrace.log.topics import Log
+from millrace.eventlog.intercept import (
+    Add,
+    Drop,
+    Interceptor,
+    Keep,
+    Rename,
+    add,
+    drop,
+    dump,
+    intercept,
+    keep,
+    load,
+    rename,
+)
+from millrace.eventlog.records import records_of
+from millrace.eventlog.topics import Log
 from millrace.model.evaluate import evaluate
 from millrace.model.expression import parse_expression
 from millrace.model.schema import parse_schema

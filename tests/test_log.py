@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 
 from appenders import WRITERS, numbers_of
 from millrace import ModelError
-from millrace.log import blocks, content, database, partition
-from millrace.log.partition import murmur2, partitions_of
-from millrace.log.retention import Block, stale
-from millrace.log.topics import Appended, Log, Topic
+from millrace.eventlog import blocks, content, database, partition
+from millrace.eventlog.partition import murmur2, partitions_of
+from millrace.eventlog.retention import Block, stale
+from millrace.eventlog.topics import Appended, Log, Topic
 from millrace.model.duration import SECOND
 
 DAY = 86_400 * SECOND

@@ -9,44 +9,33 @@ import pytest
 from millrace import (
     ModelError,
     Pipeline,
-    approx_quantile,
-    calendar,
-    count,
-    count_if,
+    agg,
     files,
-    first,
-    fixed,
-    fold,
-    global_,
     layers,
     log,
     memory,
     on,
     percentile,
     punctuated,
-    session,
-    sliding,
-    sum_,
     table,
     to_files,
     to_function,
     to_topic,
-    top_k,
-    windows,
+    window,
 )
 
 plays = log("plays", schema="user STRING, track STRING, ms BIGINT, at TIMESTAMP, closes BIGINT, tags ARRAY<STRING>")
 timed = plays.event_time("at", delay="10s")
-hourly = timed.group_by("track").window(fixed("1h"))
+hourly = timed.group_by("track").window(window.fixed("1h"))
 tracks = table("tracks", "track STRING, title STRING", rows=[{"track": "t", "title": "T"}])
-joined = fold("ms", 0, lambda total, ms: total + ms)
+joined = agg.fold("ms", 0, lambda total, ms: total + ms)
 anything: Any = object()
 
 MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ("unknown column in where", lambda: plays.where("mss > 3"), "unknown column 'mss'; did you mean 'ms'?"),
     ("unknown column in select", lambda: plays.select("trak"), "unknown column 'trak'; did you mean 'track'?"),
     ("unknown column in group_by", lambda: plays.group_by("artist"), "unknown column 'artist'"),
-    ("unknown column in an aggregate", lambda: hourly.aggregate(x=sum_("m")), "unknown column 'm'"),
+    ("unknown column in an aggregate", lambda: hourly.aggregate(x=agg.sum("m")), "unknown column 'm'"),
     ("unknown event time", lambda: plays.event_time("att", delay="1s"), "unknown column 'att'; did you mean 'at'?"),
     ("where without a condition", lambda: plays.where("ms + 1"), "needs a condition, but this is BIGINT"),
     ("sql that does not parse", lambda: plays.where("ms >"), "expression 'ms >' does not parse"),
@@ -63,7 +52,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ("event time selected away", lambda: timed.select("ms"), "select() drops the event time 'at'"),
     ("event time replaced", lambda: timed.with_columns(at="at"), "is the event time already"),
     ("no columns added", lambda: plays.with_columns(), "at least one column"),
-    ("missing event time", lambda: plays.window(fixed("1h")), "call .event_time(column, delay=...)"),
+    ("missing event time", lambda: plays.window(window.fixed("1h")), "call .event_time(column, delay=...)"),
     ("event time that is no time", lambda: plays.event_time("ms", delay="1s"), "timestamp_millis(ms)"),
     ("event time that is text", lambda: plays.event_time("user", delay="1s"), "let the schema of the source say"),
     ("operator without a value", lambda: plays.where("ms >> > 3"), "does not parse: something is missing"),
@@ -82,7 +71,11 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ),
     ("punctuation that is no name", lambda: punctuated(anything), "the name of a column"),
     ("a share that is none", lambda: percentile(99), "above 0 and at most 1"),
-    ("first without event time", lambda: plays.window(global_()).aggregate(x=first("ms")), "goes by event time"),
+    (
+        "first without event time",
+        lambda: plays.window(window.all_time()).aggregate(x=agg.first("ms")),
+        "goes by event time",
+    ),
     ("dedup by nothing", lambda: plays.dedup(), "the columns that identify a row"),
     ("dedup by a time that is missing", lambda: plays.dedup("user", within="1h"), "goes by event time"),
     ("union with nothing", lambda: plays.union(), "needs another stream"),
@@ -123,39 +116,47 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ("group_by twice", lambda: plays.group_by("user").group_by("track"), "called already"),
     ("group_by nothing", lambda: plays.group_by(), "at least one column"),
     ("group_by a column twice", lambda: plays.group_by("user", "user"), "names a column twice"),
-    ("window that is none", lambda: timed.window(anything), "takes windows such as fixed('1h')"),
-    ("window twice", lambda: hourly.window(fixed("2h")), "called already"),
-    ("lateness on a count window", lambda: plays.window(windows.count(3), lateness="1h"), "lateness on a count window"),
-    ("a duration that does not parse", lambda: fixed("1 fortnight"), "does not parse"),
-    ("a duration without a unit", lambda: fixed(anything), "has no unit"),
-    ("a duration of nothing", lambda: session("0s"), "must be longer than 0"),
+    ("window that is none", lambda: timed.window(anything), "takes windows such as window.fixed('1h')"),
+    ("window twice", lambda: hourly.window(window.fixed("2h")), "called already"),
+    ("lateness on a count window", lambda: plays.window(window.count(3), lateness="1h"), "lateness on a count window"),
+    ("a duration that does not parse", lambda: window.fixed("1 fortnight"), "does not parse"),
+    ("a duration without a unit", lambda: window.fixed(anything), "has no unit"),
+    ("a duration of nothing", lambda: window.session("0s"), "must be longer than 0"),
     ("a negative duration", lambda: on.after(timedelta(seconds=-1)), "must not be negative"),
-    ("windows with gaps", lambda: sliding("5m", every="10m"), "leave gaps"),
-    ("a count that is none", lambda: windows.count(0), "at least 1"),
-    ("an unknown unit", lambda: calendar("decade"), "unknown calendar unit 'decade'"),
-    ("an unknown zone", lambda: calendar("day", zone="Europe/Atlantis"), "unknown time zone"),
-    ("windows by no function", lambda: windows.custom(anything), "take a function"),
+    ("windows with gaps", lambda: window.sliding("5m", every="10m"), "leave gaps"),
+    ("a count that is none", lambda: window.count(0), "at least 1"),
+    ("an unknown unit", lambda: window.calendar("decade"), "unknown calendar unit 'decade'"),
+    ("an unknown zone", lambda: window.calendar("day", zone="Europe/Atlantis"), "unknown time zone"),
+    ("windows by no function", lambda: window.custom(anything), "take a function"),
     ("trigger that is none", lambda: hourly.trigger(anything), "takes a trigger such as"),
     ("trigger twice", lambda: hourly.trigger(on.each()).trigger(on.each()), "combine triggers"),
     ("trigger of none", lambda: on.any_of(), "at least one trigger"),
     ("trigger within a trigger that is none", lambda: on.watermark(early=anything), "early= of watermark()"),
     ("elements of none", lambda: on.elements(0), "at least 1"),
     ("two modes", lambda: hourly.retracting().discarding(), "panes are retracting already"),
-    ("a trigger without a mode", lambda: hourly.trigger(on.each()).aggregate(n=count()), "say how its panes relate"),
-    ("no window", lambda: plays.group_by("user").aggregate(n=count()), "say where in event time"),
+    (
+        "a trigger without a mode",
+        lambda: hourly.trigger(on.each()).aggregate(n=agg.count()),
+        "say how its panes relate",
+    ),
+    ("no window", lambda: plays.group_by("user").aggregate(n=agg.count()), "say where in event time"),
     ("no aggregate", lambda: hourly.aggregate(), "at least one aggregate"),
-    ("an aggregate that is none", lambda: hourly.aggregate(n=anything), "takes an aggregate such as count()"),
-    ("an aggregate named as a key", lambda: hourly.aggregate(track=count()), "is a column of the result already"),
-    ("an aggregate named as the window", lambda: hourly.aggregate(window_end=count()), "column of the result already"),
-    ("a sum of text", lambda: hourly.aggregate(x=sum_("user")), "needs numbers, but user is STRING"),
-    ("a count of no condition", lambda: hourly.aggregate(x=count_if("ms")), "needs a condition"),
-    ("an aggregate of nothing", lambda: sum_(""), "the name of a column or an SQL expression"),
-    ("top_k of none", lambda: top_k("ms", 0), "at least 1"),
-    ("a quantile that is none", lambda: approx_quantile("ms", 50), "from 0 to 1"),
-    ("a fold by no function", lambda: fold("ms", 0, anything), "must be a function"),
+    ("an aggregate that is none", lambda: hourly.aggregate(n=anything), "takes an aggregate such as agg.count()"),
+    ("an aggregate named as a key", lambda: hourly.aggregate(track=agg.count()), "is a column of the result already"),
+    (
+        "an aggregate named as the window",
+        lambda: hourly.aggregate(window_end=agg.count()),
+        "column of the result already",
+    ),
+    ("a sum of text", lambda: hourly.aggregate(x=agg.sum("user")), "needs numbers, but user is STRING"),
+    ("a count of no condition", lambda: hourly.aggregate(x=agg.count_if("ms")), "needs a condition"),
+    ("an aggregate of nothing", lambda: agg.sum(""), "the name of a column or an SQL expression"),
+    ("top_k of none", lambda: agg.top_k("ms", 0), "at least 1"),
+    ("a quantile that is none", lambda: agg.approx_quantile("ms", 50), "from 0 to 1"),
+    ("a fold by no function", lambda: agg.fold("ms", 0, anything), "must be a function"),
     (
         "an aggregate that cannot merge, in a session",
-        lambda: timed.window(session("30m")).aggregate(x=joined),
+        lambda: timed.window(window.session("30m")).aggregate(x=joined),
         "cannot merge, but sessions do",
     ),
     (
@@ -169,13 +170,13 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ("and as in C", lambda: plays.where("ms = 3 && ms > 1"), "write AND"),
     ("an expression where a name belongs", lambda: plays.group_by("upper(user)"), "compute it first"),
     ("a list of names", lambda: plays.group_by(["user"]), "one by one"),  # type: ignore[arg-type]
-    ("an aggregate without a name", lambda: hourly.aggregate(count()), "needs a name: aggregate(n=count())"),
+    ("an aggregate without a name", lambda: hourly.aggregate(agg.count()), "needs a name: aggregate(n=count())"),
     ("a column without a name", lambda: plays.with_columns("ms + 1"), "needs a name: with_columns(x='ms + 1')"),
-    ("python's own max", lambda: hourly.aggregate(x=max("ms")), "sum_, min_ and max_ are not Python's"),  # type: ignore[arg-type]
-    ("a call that was forgotten", lambda: hourly.aggregate(x=count), "did you forget the ()?"),  # type: ignore[arg-type]
-    ("views in a list", lambda: Pipeline("p", [hourly.aggregate(n=count())]), "maps names to queries"),  # type: ignore[arg-type]
-    ("a count where a window belongs", lambda: timed.window(count(10)), "windows.count(10)"),  # type: ignore[arg-type]
-    ("hours of a calendar", lambda: calendar("hour"), "use fixed('1h')"),
+    ("python's own max", lambda: hourly.aggregate(x=max("ms")), "takes an aggregate such as agg.count()"),  # type: ignore[arg-type]
+    ("a call that was forgotten", lambda: hourly.aggregate(x=agg.count), "did you forget the ()?"),  # type: ignore[arg-type]
+    ("views in a list", lambda: Pipeline("p", [hourly.aggregate(n=agg.count())]), "maps names to queries"),  # type: ignore[arg-type]
+    ("a count where a window belongs", lambda: timed.window(agg.count(10)), "window.count(10)"),  # type: ignore[arg-type]
+    ("hours of a calendar", lambda: window.calendar("hour"), "use window.fixed('1h')"),
     ("a schema that does not parse", lambda: log("t", "user, ms"), "does not parse"),
     ("a schema of an unknown type", lambda: log("t", "ms LUNG"), "does not parse"),
     ("a schema of nothing", lambda: log("t", ""), "a schema is written like"),
@@ -189,7 +190,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ("a pipeline with a strange name", lambda: Pipeline("my pipeline"), "letters, digits and _"),
     (
         "a view with a strange name",
-        lambda: Pipeline("p", {"a-b": hourly.aggregate(n=count())}),
+        lambda: Pipeline("p", {"a-b": hourly.aggregate(n=agg.count())}),
         "letters, digits and _",
     ),
     ("a view of something else", lambda: Pipeline("p", {"v": anything}), "takes a query"),
@@ -242,8 +243,8 @@ def test_a_plain_stream_is_no_view() -> None:
         (lambda: plays.wher("ms > 3"), "did you mean 'where'?"),  # type: ignore[attr-defined]
         (lambda: plays.group_by("user").event_time("at"), "call .event_time(...) before .group_by"),  # type: ignore[attr-defined]
         (lambda: hourly.agregate(), "did you mean 'aggregate'?"),  # type: ignore[attr-defined]
-        (lambda: hourly.aggregate(n=count()).where("n > 3"), ".where(...) goes before .aggregate(...)"),  # type: ignore[attr-defined]
-        (lambda: hourly.aggregate(n=count()).explian(), "did you mean 'explain'?"),  # type: ignore[attr-defined]
+        (lambda: hourly.aggregate(n=agg.count()).where("n > 3"), ".where(...) goes before .aggregate(...)"),  # type: ignore[attr-defined]
+        (lambda: hourly.aggregate(n=agg.count()).explian(), "did you mean 'explain'?"),  # type: ignore[attr-defined]
     ],
 )
 def test_a_method_by_another_name_is_pointed_out(ask: Callable[[], Any], says: str) -> None:
@@ -255,9 +256,9 @@ def test_a_method_by_another_name_is_pointed_out(ask: Callable[[], Any], says: s
 def test_completion_offers_what_there_is_and_nothing_else() -> None:
     assert "every" in dir(on)
     assert "refuse" not in dir(on)
-    assert dir(windows) == ["calendar", "count", "custom", "fixed", "global_", "session", "sliding"]
+    assert dir(window) == ["all_time", "calendar", "count", "custom", "fixed", "session", "sliding"]
 
 
 def test_durations_may_be_written_in_words() -> None:
-    assert fixed("10 seconds") == fixed("10s")
-    assert fixed("1 hour 30 min") == fixed("90m")
+    assert window.fixed("10 seconds") == window.fixed("10s")
+    assert window.fixed("1 hour 30 min") == window.fixed("90m")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kills import Process
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
 from millrace.views.store import open_store
 from postgres import Postgres, server
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from millrace import ModelError
-from millrace.log.producer import Producer
-from millrace.log.topics import Appended, Log
+from millrace.eventlog.producer import Producer
+from millrace.eventlog.topics import Appended, Log
 
 anything: Any = object()
 

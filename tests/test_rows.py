@@ -5,17 +5,18 @@ from typing import Any
 
 import pytest
 
-from millrace import ModelError, Reference, collect, count, fixed, global_, memory, punctuated, table, windows
+from millrace import ModelError, agg, memory, punctuated, table, window
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.evaluate import no_value
 from millrace.model.query import Query
 from millrace.model.stream import Stream
+from millrace.testing import Reference
 
 events = memory("events", "user STRING, ms BIGINT, at TIMESTAMP, place STRUCT<city: STRING>")
 
 
 def said(stream: Stream, rows: list[dict[str, Any]], column: str = "user") -> list[Any]:
-    engine = Reference(stream.window(global_()).aggregate(values=collect(column)))
+    engine = Reference(stream.window(window.all_time()).aggregate(values=agg.collect(column)))
     panes = engine.input(rows) + engine.end()
     return panes[0].values["values"] if panes else []
 
@@ -47,7 +48,7 @@ def test_dedup_keeps_the_first() -> None:
 
 def test_dedup_forgets_when_the_watermark_is_past() -> None:
     stream = events.event_time("at", delay="0s").dedup("user", within="10s")
-    engine = Reference(stream.window(global_()).aggregate(values=collect("ms")))
+    engine = Reference(stream.window(window.all_time()).aggregate(values=agg.collect("ms")))
     for ms, second in ((1, 0), (2, 10), (3, 20), (4, 21)):
         engine.micro_batch([{"user": "a", "ms": ms, "at": at(second)}], now=0)
     # The watermark is at 10 when the third comes, not past 0 + 10; at the fourth it is at 20.
@@ -73,7 +74,7 @@ def test_a_join_as_of_event_time_finds_what_held_then() -> None:
 
 def test_a_table_in_a_file_is_given_to_the_reference() -> None:
     users = table("users", "user STRING, age INT", path="users.csv")
-    asked = events.join(users, on="user").window(global_()).aggregate(ages=collect("age"))
+    asked = events.join(users, on="user").window(window.all_time()).aggregate(ages=agg.collect("age"))
     engine = Reference(asked, tables={"users": [{"user": "a", "age": 30}]})
     engine.input([{"user": "a"}])
     assert engine.end()[0].values["ages"] == [30]
@@ -83,7 +84,7 @@ def test_a_table_in_a_file_is_given_to_the_reference() -> None:
 
 def test_a_union_is_fed_by_the_name_of_its_source() -> None:
     other = memory("more", "user STRING, ms BIGINT, at TIMESTAMP, place STRUCT<city: STRING>")
-    engine = Reference(events.union(other).window(global_()).aggregate(users=collect("user")))
+    engine = Reference(events.union(other).window(window.all_time()).aggregate(users=agg.collect("user")))
     engine.input([{"user": "a"}], source="events")
     engine.input([{"user": "b"}], source="more")
     assert engine.end()[0].values["users"] == ["a", "b"]
@@ -96,7 +97,7 @@ def test_a_union_is_fed_by_the_name_of_its_source() -> None:
 def watched(**options: Any) -> Query:
     other = memory("more", "user STRING, ms BIGINT, at TIMESTAMP, place STRUCT<city: STRING>")
     both = events.event_time("at", **options).union(other.event_time("at", **options))
-    return both.window(fixed("10s")).aggregate(users=collect("user"))
+    return both.window(window.fixed("10s")).aggregate(users=agg.collect("user"))
 
 
 def test_the_watermark_of_a_union_is_that_of_its_slowest_side() -> None:
@@ -141,7 +142,7 @@ def test_a_source_that_never_spoke_does_not_move_event_time() -> None:
 
 
 def test_a_row_without_event_time_is_a_dead_letter() -> None:
-    engine = Reference(events.event_time("at", delay="0s").window(fixed("10s")).aggregate(n=count()))
+    engine = Reference(events.event_time("at", delay="0s").window(window.fixed("10s")).aggregate(n=agg.count()))
     engine.input([{"user": "a", "at": None}, {"user": "b", "at": at(1)}, {"user": "c", "at": "noon"}])
     assert engine.end()[0].values["n"] == 1
     assert [(letter.row["user"], letter.reason) for letter in engine.dead] == [
@@ -152,7 +153,9 @@ def test_a_row_without_event_time_is_a_dead_letter() -> None:
 
 def test_a_row_whose_expression_has_no_value_is_a_dead_letter() -> None:
     stream = events.where("100 / ms > 1").with_columns(n="CAST(user AS INT)")
-    engine = Reference(stream.window(global_()).aggregate(n=collect("n"), inverse=collect("1 / (n - 7)")))
+    engine = Reference(
+        stream.window(window.all_time()).aggregate(n=agg.collect("n"), inverse=agg.collect("1 / (n - 7)"))
+    )
     engine.input([{"user": "5", "ms": 10}, {"user": "5", "ms": 0}, {"user": "x", "ms": 10}, {"user": "7", "ms": 10}])
     assert engine.end()[0].values["n"] == [5]
     assert [letter.reason for letter in engine.dead] == [
@@ -167,10 +170,10 @@ def test_a_function_that_only_spark_knows_is_refused_by_name() -> None:
     with pytest.raises(
         ModelError, match=r"the reference engine does not evaluate .*SOUNDEX\(user\) is known to Spark only"
     ) as caught:
-        Reference(strange.window(global_()).aggregate(n=count()))
+        Reference(strange.window(window.all_time()).aggregate(n=agg.count()))
     assert caught.value.place == strange.place
     with pytest.raises(ModelError, match=r"does not evaluate 'hash\(at\)'"):
-        Reference(events.window(global_()).aggregate(n=collect("hash(at)")))
+        Reference(events.window(window.all_time()).aggregate(n=agg.collect("hash(at)")))
 
 
 @pytest.mark.parametrize("given", [events, events.group_by("user"), None])
@@ -190,7 +193,7 @@ def test_the_reference_takes_a_query(given: Any) -> None:
     ],
 )
 def test_a_row_that_does_not_fit_the_schema_is_a_dead_letter(row: dict[str, Any], reason: str) -> None:
-    engine = Reference(events.window(global_()).aggregate(n=count()))
+    engine = Reference(events.window(window.all_time()).aggregate(n=agg.count()))
     engine.input([row, {"user": "a"}])
     assert [letter.reason for letter in engine.dead] == [reason]
     assert engine.end()[0].values["n"] == 1
@@ -198,7 +201,7 @@ def test_a_row_that_does_not_fit_the_schema_is_a_dead_letter(row: dict[str, Any]
 
 def test_a_row_is_a_mapping() -> None:
     with pytest.raises(ModelError, match="a row is a mapping"):
-        Reference(events.window(global_()).aggregate(n=count())).input([("a", 1)])  # type: ignore[list-item]
+        Reference(events.window(window.all_time()).aggregate(n=agg.count())).input([("a", 1)])  # type: ignore[list-item]
 
 
 def test_text_is_compared_with_numbers_and_times_as_spark_does() -> None:
@@ -206,30 +209,30 @@ def test_text_is_compared_with_numbers_and_times_as_spark_does() -> None:
     assert said(events.where("ms > '7'"), rows) == ["ann"]
     assert said(events.where("at < '1970-01-01 00:01:00'"), rows) == ["12"]
     assert said(events.where("MS = 5"), rows) == ["12"]
-    engine = Reference(events.where("user = 12").window(global_()).aggregate(n=count()))
+    engine = Reference(events.where("user = 12").window(window.all_time()).aggregate(n=agg.count()))
     engine.input(rows)
     assert [letter.reason for letter in engine.dead] == [no_value("user = 12")]
     assert engine.end()[0].values["n"] == 1
 
 
 def test_a_whole_number_that_is_too_large_has_no_value() -> None:
-    engine = Reference(events.window(global_()).aggregate(n=collect("ms * ms")))
+    engine = Reference(events.window(window.all_time()).aggregate(n=agg.collect("ms * ms")))
     engine.input([{"ms": 2**40}, {"ms": 3}])
     assert engine.end()[0].values["n"] == [9]
     assert [letter.reason for letter in engine.dead] == [no_value("ms * ms")]
 
 
 def test_a_pane_as_a_row() -> None:
-    asked = events.event_time("at", delay="0s").group_by("user").window(fixed("10s")).aggregate(n=count())
+    asked = events.event_time("at", delay="0s").group_by("user").window(window.fixed("10s")).aggregate(n=agg.count())
     engine = Reference(asked)
     (pane,) = engine.micro_batch([{"user": "a", "at": at(3)}], now="5s") + engine.watermark(at(10))
     assert asked.row(pane) == {
         "user": "a", "window_start": at(0), "window_end": at(10), "n": 1,
         "diff": 1, "timing": "on-time", "index": 0, "last": False,
     }  # fmt: skip
-    counted = events.window(windows.count(1)).aggregate(n=count())
+    counted = events.window(window.count(1)).aggregate(n=agg.count())
     assert counted.row(Reference(counted).input([{}])[0])["window_end"] == 1
-    everything = events.window(global_()).aggregate(n=count())
+    everything = events.window(window.all_time()).aggregate(n=agg.count())
     engine = Reference(everything)
     engine.input([{}])
     assert everything.row(engine.end()[0])["window_start"] is None
@@ -237,13 +240,13 @@ def test_a_pane_as_a_row() -> None:
 
 def test_punctuation_that_is_no_time_is_a_dead_letter() -> None:
     source = memory("m", "at TIMESTAMP, closes TIMESTAMP").event_time("at", watermark=punctuated("closes"))
-    engine = Reference(source.window(fixed("10s")).aggregate(n=count()))
+    engine = Reference(source.window(window.fixed("10s")).aggregate(n=agg.count()))
     engine.input([{"at": at(1), "closes": "soon"}])
     assert len(engine.dead) == 1
 
 
 def test_nan_is_one_key() -> None:
-    source = memory("m", "k DOUBLE").group_by("k").window(global_()).aggregate(n=count())
+    source = memory("m", "k DOUBLE").group_by("k").window(window.all_time()).aggregate(n=agg.count())
     engine = Reference(source)
     engine.input([{"k": float("nan")}, {"k": float("nan")}])
     assert [pane.values["n"] for pane in engine.end()] == [2]
@@ -251,7 +254,7 @@ def test_nan_is_one_key() -> None:
 
 def test_event_time_may_be_computed() -> None:
     source = memory("m", "ms BIGINT").with_columns(at="timestamp_millis(ms)").event_time("at", delay="0s")
-    engine = Reference(source.window(fixed("10s")).aggregate(n=count()))
+    engine = Reference(source.window(window.fixed("10s")).aggregate(n=agg.count()))
     panes = engine.input([{"ms": 1_500}]) + engine.end()
     assert panes[0].window.end == 10 * SECOND
     assert to_datetime(panes[0].window.start) == datetime(1970, 1, 1, tzinfo=UTC)

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 import postgres
-from millrace import ModelError, Pipeline, count, files, fixed, layers, log, on, session, sum_, table, to_topic
-from millrace.log.topics import Log
+from millrace import ModelError, Pipeline, agg, files, layers, log, on, table, to_topic, window
+from millrace.eventlog.topics import Log
 from millrace.model.query import Query
 from millrace.running.layers import run_batch_layer
 from millrace.running.replay import replay, roll_back
@@ -65,9 +65,12 @@ def play(user: str, track: str, second: int, ms: int = 40_000) -> str:
 
 def by_minute(least: int = 30_000) -> Query:
     timed = (
-        PLAYS.where(f"ms >= {least}").event_time("at", delay="5s").group_by("track").window(fixed("1m"), lateness="1h")
+        PLAYS.where(f"ms >= {least}")
+        .event_time("at", delay="5s")
+        .group_by("track")
+        .window(window.fixed("1m"), lateness="1h")
     )
-    return timed.trigger(on.watermark(early=on.each(), late=on.each())).retracting().aggregate(plays=count())
+    return timed.trigger(on.watermark(early=on.each(), late=on.each())).retracting().aggregate(plays=agg.count())
 
 
 def rows(home: Home, sql: str) -> list[tuple[Any, ...]]:
@@ -108,10 +111,15 @@ def test_late_records_correct_the_view_and_a_batch_says_the_same(home: Home) -> 
 
 
 def test_merged_sessions_leave_one_row(home: Home) -> None:
-    timed = PLAYS.event_time("at", delay="5s").group_by("user").window(session("10s"), lateness="1h").trigger(on.each())
+    timed = (
+        PLAYS.event_time("at", delay="5s")
+        .group_by("user")
+        .window(window.session("10s"), lateness="1h")
+        .trigger(on.each())
+    )
     views = {
-        "retracting": timed.retracting().aggregate(plays=count()),
-        "accumulating": timed.accumulating().aggregate(plays=count()),
+        "retracting": timed.retracting().aggregate(plays=agg.count()),
+        "accumulating": timed.accumulating().aggregate(plays=agg.count()),
     }
     pipeline = Pipeline("visits", views)
     kept(home).append("plays", [play("ann", "Weir", 0), play("ann", "Weir", 15)])
@@ -176,8 +184,8 @@ def test_a_run_on_nothing_says_how_it_is(home: Home) -> None:
 
 
 def test_what_is_due_when_a_pipeline_is_run_again_is_said(home: Home) -> None:
-    timed = PLAYS.event_time("at", delay="5s").group_by("track").window(fixed("1m"))
-    asked = timed.trigger(on.watermark(early=on.every("1s"))).accumulating().aggregate(plays=count())
+    timed = PLAYS.event_time("at", delay="5s").group_by("track").window(window.fixed("1m"))
+    asked = timed.trigger(on.watermark(early=on.every("1s"))).accumulating().aggregate(plays=agg.count())
     pipeline = Pipeline("charts", {"minutes": asked})
     kept(home).append("plays", [play("ann", "Weir", 5)])
     deadline = time.monotonic() + 60
@@ -223,8 +231,8 @@ def test_tables_that_change_are_looked_up_as_of_event_time(home: Home) -> None:
     plans.write_text("user,since,plan\nann,2026-01-01T00:00:00Z,free\n")
     users = table("plans", "user STRING, since TIMESTAMP, plan STRING", path=str(plans))
     timed = PLAYS.event_time("at", delay="5s").join(users, on="user", how="left", as_of="since")
-    asked = timed.group_by("plan").window(fixed("1h"), lateness="1h").trigger(on.each()).retracting()
-    pipeline = Pipeline("plans", {"by_plan": asked.aggregate(plays=count(), ms=sum_("ms"))})
+    asked = timed.group_by("plan").window(window.fixed("1h"), lateness="1h").trigger(on.each()).retracting()
+    pipeline = Pipeline("plans", {"by_plan": asked.aggregate(plays=agg.count(), ms=agg.sum("ms"))})
     kept(home).append("plays", [play("ann", "Weir", 5), play("bob", "Weir", 6)])
     run_stream(QUIET, pipeline, home, ONCE)
     plans.write_text("user,since,plan\nann,2026-01-01T00:00:00Z,free\nann,2026-01-01T00:01:00Z,paid\n")
@@ -240,8 +248,8 @@ def test_a_view_is_a_table_for_another_pipeline(home: Home) -> None:
     run_stream(QUIET, charts, home, ONCE)
     minutes = table("minutes", "track STRING, window_end TIMESTAMP, plays BIGINT", view="minutes")
     joined = PLAYS.event_time("at", delay="5s").join(minutes, on="track", as_of="window_end")
-    asked = joined.group_by("track").window(fixed("1h")).trigger(on.each()).accumulating()
-    pipeline = Pipeline("after", {"known": asked.aggregate(most=sum_("plays"))})
+    asked = joined.group_by("track").window(window.fixed("1h")).trigger(on.each()).accumulating()
+    pipeline = Pipeline("after", {"known": asked.aggregate(most=agg.sum("plays"))})
     kept(home).append("plays", [play("cal", "Weir", 59), play("cal", "Weir", 60), play("cal", "Weir", 61)])
     run_stream(QUIET, pipeline, replace(home, checkpoint=home.checkpoint.with_name("after")), ONCE)
     assert rows(home, "SELECT track, most FROM known") == [("Weir", 4)]
@@ -264,8 +272,8 @@ def test_answers_go_to_a_topic_once(home: Home) -> None:
 def test_the_batch_layer_heals_what_the_stream_got_wrong(home: Home) -> None:
     archive = home.checkpoint.with_name("archive")
     both = layers(batch=files(str(archive), PLAYS.schema, "parquet"), speed=PLAYS)
-    timed = both.event_time("at", delay="5s").group_by("track").window(fixed("1m"))
-    asked = timed.trigger(on.watermark(early=on.each())).accumulating().aggregate(plays=count())
+    timed = both.event_time("at", delay="5s").group_by("track").window(window.fixed("1m"))
+    asked = timed.trigger(on.watermark(early=on.each())).accumulating().aggregate(plays=agg.count())
     pipeline = Pipeline("charts", {"minutes": asked})
     late = [play("ann", "Weir", 5), play("ann", "Delta", 10), "not JSON", play("ann", "Eddy", 70)]
     kept(home).append("plays", late, ["a"] * 4)
@@ -288,7 +296,7 @@ def test_the_batch_layer_heals_what_the_stream_got_wrong(home: Home) -> None:
     run_batch_layer(QUIET, pipeline, home)
     assert rows(home, COUNTED) == [("Delta", 1), ("Weir", 2), ("Eddy", 2), ("Eddy", 1)]
     assert len(list(archive.iterdir())) == 2, "each record is archived once"
-    visits = both.event_time("at", delay="5s").window(session("1m")).aggregate(plays=count())
+    visits = both.event_time("at", delay="5s").window(window.session("1m")).aggregate(plays=agg.count())
     with pytest.raises(ModelError, match="windows that the clock ends"):
         run_batch_layer(QUIET, Pipeline("visits", {"visits": visits}), home)
 
@@ -299,8 +307,8 @@ def test_the_batch_layer_looks_up_what_the_stream_does(home: Home) -> None:
     archive = home.checkpoint.with_name("archive")
     both = layers(batch=files(str(archive), PLAYS.schema, "parquet"), speed=PLAYS)
     known = table("minutes", "track STRING, plays BIGINT", view="minutes")
-    joined = both.event_time("at", delay="5s").join(known, on="track").group_by("track").window(fixed("1m"))
-    pipeline = Pipeline("after", {"known": joined.accumulating().aggregate(times=count())})
+    joined = both.event_time("at", delay="5s").join(known, on="track").group_by("track").window(window.fixed("1m"))
+    pipeline = Pipeline("after", {"known": joined.accumulating().aggregate(times=agg.count())})
     other = replace(home, checkpoint=home.checkpoint.with_name("after"))
     run_batch_layer(QUIET, pipeline, other)
     found = rows(home, "SELECT track, times FROM known ORDER BY track")

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
 
-from millrace import Pipeline, count, fixed, memory, on
-from millrace.log import database
-from millrace.log.topics import Log
+from millrace import Pipeline, agg, memory, on, window
+from millrace.eventlog import database
+from millrace.eventlog.topics import Log
 from millrace.server import app as server
 from millrace.server.app import make_app
 from millrace.server.collector import Collector
@@ -29,7 +29,9 @@ from millrace.views.kept import KeptViews
 from millrace.views.store import open_store
 
 EVENTS = memory("events", "track STRING, at TIMESTAMP").event_time("at", delay="0s").group_by("track")
-HOURLY = EVENTS.window(fixed("1h")).trigger(on.watermark(early=on.each())).retracting().aggregate(plays=count())
+HOURLY = (
+    EVENTS.window(window.fixed("1h")).trigger(on.watermark(early=on.each())).retracting().aggregate(plays=agg.count())
+)
 PIPELINE = Pipeline("charts", {"hourly": HOURLY})
 
 

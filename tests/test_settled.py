@@ -17,26 +17,9 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from sqlglot import exp
 
-from millrace import (
-    ModelError,
-    Pipeline,
-    Producer,
-    collect,
-    count,
-    fixed,
-    global_,
-    log,
-    max_,
-    memory,
-    on,
-    sum_,
-    table,
-    to_function,
-)
+from millrace import ModelError, Pipeline, Producer, agg, log, memory, on, table, to_function, window
 from millrace.edge.explain import explain
-from millrace.log.bundle import Bundle
-from millrace.log.script import Happening, Script
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
 from millrace.model import called, resolve
 from millrace.model.arrow import arrow_type
 from millrace.model.evaluate import no_value
@@ -46,6 +29,8 @@ from millrace.model.stream import Stream
 from millrace.panes.advance import Panes, State
 from millrace.running.replay import replay
 from millrace.running.run import Home, How, run_stream
+from millrace.sources.bundle import Bundle
+from millrace.sources.memory import Happening, Script
 from millrace.spark import batch
 from millrace.spark import session as sessions
 from millrace.spark.edge import Reading, Sent
@@ -92,7 +77,12 @@ def collected(spark: SparkSession, of: Query, rows: list[dict[str, Any]], fuse: 
 def test_an_expression_has_spark_s_type_as_a_key_a_column_and_an_argument(
     spark: SparkSession, text: str, type: str, value: Any, fuse: bool
 ) -> None:
-    query = ROWS.with_columns(x=text).group_by("x").window(global_()).aggregate(most=max_(text), all=collect("x"))
+    query = (
+        ROWS.with_columns(x=text)
+        .group_by("x")
+        .window(window.all_time())
+        .aggregate(most=agg.max(text), all=agg.collect("x"))
+    )
     found = collected(spark, query, [GOOD], fuse)
     (row,) = found.answers["view v"].to_pylist()
     assert (row["x"], row["most"], row["all"]) == (value, value, [value])
@@ -103,15 +93,15 @@ def test_an_expression_has_spark_s_type_as_a_key_a_column_and_an_argument(
 
 @pytest.mark.spark
 def test_what_spark_refuses_is_refused_at_the_user_s_line(spark: SparkSession) -> None:
-    query = ROWS.with_columns(x="elt(i, s, n, at, k, dt, b)").window(global_()).aggregate(n=count())
+    query = ROWS.with_columns(x="elt(i, s, n, at, k, dt, b)").window(window.all_time()).aggregate(n=agg.count())
     assert settled(spark, Pipeline("p", views={"v": query}))
-    wrong = ROWS.where("hash(s) > array(1)").window(global_()).aggregate(n=count())
+    wrong = ROWS.where("hash(s) > array(1)").window(window.all_time()).aggregate(n=agg.count())
     with pytest.raises(ModelError, match=r"test_settled.py:\d+: Spark refuses .*array"):
         settled(spark, Pipeline("p", views={"v": wrong}))
-    interval = ROWS.with_columns(x="at - at").group_by("x").window(global_()).aggregate(n=count())
+    interval = ROWS.with_columns(x="at - at").group_by("x").window(window.all_time()).aggregate(n=agg.count())
     with pytest.raises(ModelError, match=r"'at - at' is interval day to second, which Millrace does not keep"):
         settled(spark, Pipeline("p", views={"v": interval}))
-    condition = ROWS.where("hash(s)").window(global_()).aggregate(n=count())
+    condition = ROWS.where("hash(s)").window(window.all_time()).aggregate(n=agg.count())
     with pytest.raises(ModelError, match="needs a condition, but this is INT"):
         settled(spark, Pipeline("p", views={"v": condition}))
 
@@ -125,7 +115,7 @@ def test_where_spark_has_another_type_the_edge_is_native_and_says_why(
     assert "native" not in explain(wrong)
     typed = settled(spark, wrong)
     assert "native: length(s) is INT to Spark, not BIGINT" in explain(typed)
-    view = Pipeline("p", views={"v": ROWS.window(global_()).aggregate(m=max_("length(s)"))})
+    view = Pipeline("p", views={"v": ROWS.window(window.all_time()).aggregate(m=agg.max("length(s)"))})
     with pytest.raises(ModelError, match=r"view v: m is INT to Spark, not BIGINT; write .* CAST\(... AS INT\)"):
         settled(spark, view)
 
@@ -138,8 +128,8 @@ def risky(after: Stream) -> Query:
         .event_time("at", delay="0s")
         .where("i <> 5 AND 7 div (i - 3) < 100")
         .group_by("k")
-        .window(fixed("1m"))
-        .aggregate(n=count(), total=sum_("n * 2"), most=max_("x"))
+        .window(window.fixed("1m"))
+        .aggregate(n=agg.count(), total=agg.sum("n * 2"), most=agg.max("x"))
     )
 
 
@@ -189,7 +179,7 @@ def test_a_native_run_goes_on_past_what_it_cannot_compute(spark: SparkSession, t
     rows = [GOOD, {**GOOD, "i": 0, "s": "zz", "n": 2**62}, GOOD]
     if "TIMESTAMP" in text:
         rows = [{**row, "s": "zz" if row["s"] == "zz" else "2026-01-01"} for row in rows]
-    query = ROWS.with_columns(x=text).window(global_()).aggregate(n=count("x"))
+    query = ROWS.with_columns(x=text).window(window.all_time()).aggregate(n=agg.count("x"))
     found = collected(spark, query, rows, fuse=False)
     assert found.answers["view v"]["n"].to_pylist() == [2]
     assert [(each["offset"], each["reason"]) for each in found.dead_letters.to_pylist()] == [(1, no_value(text))]
@@ -200,7 +190,7 @@ def test_a_native_run_goes_on_past_what_it_cannot_compute(spark: SparkSession, t
 def test_nan_is_joined_with_nan_and_zero_with_minus_zero(spark: SparkSession, fuse: bool) -> None:
     points = memory("rows", "x DOUBLE")
     names = table("names", "x DOUBLE, name STRING", rows=[{"x": nan, "name": "none"}, {"x": 0.0, "name": "zero"}])
-    query = points.join(names, on="x").window(global_()).aggregate(all=collect("name"))
+    query = points.join(names, on="x").window(window.all_time()).aggregate(all=agg.collect("name"))
     rows: list[dict[str, Any]] = [{"x": nan}, {"x": -0.0}, {"x": 0.0}, {"x": 1.0}, {"x": None}]
     slow = Reference(query)
     slow.micro_batch(rows, now="0s")
@@ -216,8 +206,8 @@ def test_a_view_with_a_key_that_only_spark_can_type_runs_and_is_asked(
     monkeypatch.setattr(sessions, "start", lambda *_: spark)
     monkeypatch.setattr(sessions, "stop", lambda _: None)
     clicks = log("clicks", "page STRING")
-    by_hash = clicks.with_columns(shard="pmod(hash(page), 4)").group_by("shard").window(global_())
-    pipeline = Pipeline("shop", views={"shards": by_hash.trigger(on.each()).accumulating().aggregate(n=count())})
+    by_hash = clicks.with_columns(shard="pmod(hash(page), 4)").group_by("shard").window(window.all_time())
+    pipeline = Pipeline("shop", views={"shards": by_hash.trigger(on.each()).accumulating().aggregate(n=agg.count())})
     home = Home(tmp_path / "log.db", str(tmp_path / "views.db"), tmp_path / "shop")
     records = Log(home.log)
     records.create("clicks")

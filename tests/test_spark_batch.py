@@ -10,28 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from millrace import (
-    ModelError,
-    Pipeline,
-    approx_distinct,
-    collect,
-    count,
-    fixed,
-    fold,
-    global_,
-    max_,
-    mean,
-    memory,
-    on,
-    session,
-    sliding,
-    sum_,
-    table,
-    windows,
-)
-from millrace.log.script import Happening, Script
+from millrace import ModelError, Pipeline, agg, memory, on, table, window
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
+from millrace.sources.memory import Happening, Script
 from millrace.spark import batch
 from millrace.testing.batch import on_reference, on_spark
 from millrace.testing.check import BATCH, check_all
@@ -62,16 +44,19 @@ def test_transcripts(spark: SparkSession) -> None:
         .join(NAMES, on="k", how="left")
         .event_time("at", delay="5s")
         .group_by("name", "what")
-        .window(fixed("10s"))
-        .aggregate(n=count(), total=sum_("double"), average=mean("v")),
-        TIMED.select("k", "at", x="v + 1").group_by("k").window(sliding("10s", every="4s")).aggregate(all=collect("x")),
+        .window(window.fixed("10s"))
+        .aggregate(n=agg.count(), total=agg.sum("double"), average=agg.mean("v")),
+        TIMED.select("k", "at", x="v + 1")
+        .group_by("k")
+        .window(window.sliding("10s", every="4s"))
+        .aggregate(all=agg.collect("x")),
         TIMED.group_by("k")
-        .window(session("1s"))
+        .window(window.session("1s"))
         .trigger(on.watermark(early=on.each(), late=on.each()))
         .retracting()
-        .aggregate(n=count(), most=max_("v"), distinct=approx_distinct("v")),
-        EVENTS.window(global_()).aggregate(n=count("v"), any=max_("k")),
-        EVENTS.union(EVENTS.where("v > 5")).group_by("k").window(global_()).aggregate(n=count()),
+        .aggregate(n=agg.count(), most=agg.max("v"), distinct=agg.approx_distinct("v")),
+        EVENTS.window(window.all_time()).aggregate(n=agg.count("v"), any=agg.max("k")),
+        EVENTS.union(EVENTS.where("v > 5")).group_by("k").window(window.all_time()).aggregate(n=agg.count()),
     ],
     ids=lambda query: str(query.windowing),
 )
@@ -80,20 +65,22 @@ def test_rows_in_several_partitions(query: Query, fuse: bool, spark: SparkSessio
 
 
 def test_rows_that_come_again_are_counted_once(spark: SparkSession) -> None:
-    query = TIMED.dedup("k", "v").where("v > 1").group_by("k").window(fixed("10s")).aggregate(all=collect("v"))
+    query = (
+        TIMED.dedup("k", "v").where("v > 1").group_by("k").window(window.fixed("10s")).aggregate(all=agg.collect("v"))
+    )
     assert on_spark(spark, query, [*ROWS, *ROWS], partitions=3) == on_reference(query, [*ROWS, *ROWS])
 
 
 def test_what_goes_by_order_of_arrival_keeps_it_within_a_partition(spark: SparkSession) -> None:
-    path = fold("v", "", lambda so_far, v: f"{so_far}{v}", type="STRING")
-    query = EVENTS.group_by("k").window(windows.count(4)).aggregate(path=path)
+    path = agg.fold("v", "", lambda so_far, v: f"{so_far}{v}", type="STRING")
+    query = EVENTS.group_by("k").window(window.count(4)).aggregate(path=path)
     assert on_spark(spark, query, ROWS) == on_reference(query, ROWS)
 
 
 @pytest.mark.parametrize("fuse", [True, False], ids=["fused", "native"])
 def test_a_row_without_event_time_is_a_dead_letter(fuse: bool, spark: SparkSession) -> None:
     rows = [*ROWS[:3], {"k": "a", "at": None}]
-    pipeline = Pipeline("p", {"n": TIMED.window(fixed("10s")).aggregate(n=count())})
+    pipeline = Pipeline("p", {"n": TIMED.window(window.fixed("10s")).aggregate(n=agg.count())})
     found = batch.collect(spark, pipeline, scripts={"events": Script([Happening(rows)])}, fuse=fuse)
     assert found.answers["view n"]["n"].to_pylist() == [3]
     (letter,) = found.dead_letters.to_pylist()
@@ -104,13 +91,15 @@ def test_a_row_without_event_time_is_a_dead_letter(fuse: bool, spark: SparkSessi
     ("query", "says"),
     [
         (
-            EVENTS.where("upper(k) = 'A'").dedup("k").window(global_()).aggregate(n=count()),
+            EVENTS.where("upper(k) = 'A'").dedup("k").window(window.all_time()).aggregate(n=agg.count()),
             r"dedup\(\) needs an edge that is fused, and this one is native: ",
         ),
-        (EVENTS.dedup("k").dedup("v").window(global_()).aggregate(n=count()), r"only one dedup\(\)"),
-        (EVENTS.window(global_()).aggregate(n=fold("v", 0, max)), "the type of 'n' is not known"),
+        (EVENTS.dedup("k").dedup("v").window(window.all_time()).aggregate(n=agg.count()), r"only one dedup\(\)"),
+        (EVENTS.window(window.all_time()).aggregate(n=agg.fold("v", 0, max)), "the type of 'n' is not known"),
         (
-            EVENTS.join(table("t", "k STRING, x INT", path="t.csv"), on="k").window(global_()).aggregate(n=count()),
+            EVENTS.join(table("t", "k STRING, x INT", path="t.csv"), on="k")
+            .window(window.all_time())
+            .aggregate(n=agg.count()),
             "there is no file t.csv",
         ),
     ],
@@ -124,7 +113,7 @@ def test_what_does_not_run_is_refused(query: Query, says: str, spark: SparkSessi
 
 def test_a_source_without_rows_is_named(spark: SparkSession) -> None:
     with pytest.raises(ModelError, match="source 'events' has no rows to read"):
-        batch.collect(spark, Pipeline("p", {"n": TIMED.window(fixed("10s")).aggregate(n=count())}))
+        batch.collect(spark, Pipeline("p", {"n": TIMED.window(window.fixed("10s")).aggregate(n=agg.count())}))
 
 
 @pytest.mark.parametrize("name", ["names.csv", "names.json", "names.parquet"])
@@ -139,13 +128,14 @@ def test_a_table_in_a_file(name: str, fuse: bool, tmp_path: Path, spark: SparkSe
         pq.write_table(pa.table({"k": ["a", "b"], "name": ["Ann", "Bob"]}), path)
     in_file = table("names", "k STRING, name STRING", path=str(path))
     asked, given = (
-        EVENTS.join(names, on="k").group_by("name").window(global_()).aggregate(n=count()) for names in (in_file, NAMES)
+        EVENTS.join(names, on="k").group_by("name").window(window.all_time()).aggregate(n=agg.count())
+        for names in (in_file, NAMES)
     )
     assert on_spark(spark, asked, ROWS, fuse=fuse) == on_reference(given, ROWS)
 
 
 def test_windows_by_a_function(spark: SparkSession) -> None:
-    query = TIMED.group_by("k").window(windows.custom(by_parity)).aggregate(n=count(), total=sum_("v"))
+    query = TIMED.group_by("k").window(window.custom(by_parity)).aggregate(n=agg.count(), total=agg.sum("v"))
     for fuse in (True, False):
         assert on_spark(spark, query, ROWS, partitions=2, fuse=fuse) == on_reference(query, ROWS)
 

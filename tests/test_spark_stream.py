@@ -15,27 +15,11 @@ import pytest
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from millrace import (
-    ModelError,
-    Pipeline,
-    approx_distinct,
-    count,
-    files,
-    fixed,
-    global_,
-    memory,
-    on,
-    sum_,
-    table,
-    to_files,
-    to_function,
-    to_table,
-    windows,
-)
-from millrace.log.script import Happening, Script
+from millrace import ModelError, Pipeline, agg, files, memory, on, table, to_files, to_function, to_table, window
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.model.reference import Reference
+from millrace.sources.memory import Happening, Script
 from millrace.spark import stream
 from millrace.spark.progress import BatchProgress
 from millrace.testing.check import STREAM, check_all
@@ -49,7 +33,12 @@ from test_transcripts import DOCUMENTS
 pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
 
 EVENTS = memory("events", "k STRING, v BIGINT, at TIMESTAMP")
-COUNTS = EVENTS.event_time("at", delay="0s").group_by("k").window(fixed("10s")).aggregate(n=count(), total=sum_("v"))
+COUNTS = (
+    EVENTS.event_time("at", delay="0s")
+    .group_by("k")
+    .window(window.fixed("10s"))
+    .aggregate(n=agg.count(), total=agg.sum("v"))
+)
 
 
 def row(k: str, v: int, at: float) -> dict[str, Any]:
@@ -110,7 +99,7 @@ def test_json_files_are_read_once_also_after_a_restart(spark: SparkSession, tmp_
     (folder / "_hidden").write_text("not for us")
     (folder / "0.json").write_text("")
     source = files(str(folder), "k STRING, v BIGINT, at TIMESTAMP")
-    asked = source.event_time("at", delay="0s").group_by("k").window(fixed("10s")).aggregate(total=sum_("v"))
+    asked = source.event_time("at", delay="0s").group_by("k").window(window.fixed("10s")).aggregate(total=agg.sum("v"))
     pipeline = Pipeline("p", {"totals": asked})
     store = tmp_path / "views.db"
     (first,) = run(spark, pipeline, tmp_path, store=store)
@@ -129,7 +118,12 @@ def test_rows_that_come_again_are_left_out_also_after_a_restart(spark: SparkSess
     once = EVENTS.dedup("k", "v")
     pipeline = Pipeline(
         "p",
-        {"counts": once.window(global_()).trigger(on.each()).accumulating().aggregate(n=count(), most=sum_("10 / v"))},
+        {
+            "counts": once.window(window.all_time())
+            .trigger(on.each())
+            .accumulating()
+            .aggregate(n=agg.count(), most=agg.sum("10 / v"))
+        },
         [once.to(to_files(str(tmp_path / "out"), "json"))],
     )
     first = [row("a", 1, 1), row("a", 1, 2), row("b", 5, 3), row("z", 0, 4)]
@@ -151,7 +145,7 @@ def test_a_limit_of_files_a_batch(spark: SparkSession, tmp_path: Path) -> None:
     for number in range(3):
         (folder / f"{number}.json").write_text(line("a", number, number))
     source = files(str(folder), "k STRING, v BIGINT, at TIMESTAMP", per_batch=1)
-    found = run(spark, Pipeline("p", {"n": source.window(global_()).aggregate(n=count())}), tmp_path)
+    found = run(spark, Pipeline("p", {"n": source.window(window.all_time()).aggregate(n=agg.count())}), tmp_path)
     assert [progress.rows for progress, _ in found] == [1, 1, 1]
 
 
@@ -173,8 +167,8 @@ def test_what_does_not_fit_is_a_dead_letter_with_its_offset(fuse: bool, spark: S
     good, bad = line("a", 1, 1), [b"no json\n", b'{"k": "a", "v": "x"}\n', b"\xff\n", b'{"k": "a", "v": 1}\n']
     (folder / "1.json").write_bytes(good.encode() + b"".join(bad) + good.encode())
     source = files(str(folder), "k STRING, v BIGINT, at TIMESTAMP")
-    asked = source.event_time("at", delay="0s").window(fixed("10s")).trigger(on.each()).accumulating()
-    ((progress, answers),) = run(spark, Pipeline("p", {"n": asked.aggregate(n=count())}), tmp_path, fuse=fuse)
+    asked = source.event_time("at", delay="0s").window(window.fixed("10s")).trigger(on.each()).accumulating()
+    ((progress, answers),) = run(spark, Pipeline("p", {"n": asked.aggregate(n=agg.count())}), tmp_path, fuse=fuse)
     assert answers["view n"]["n"].to_pylist() == [2]
     assert progress.dead_letters == 4
     (written,) = (tmp_path / "checkpoint" / "dead_letters").iterdir()
@@ -189,8 +183,8 @@ def test_what_does_not_fit_is_a_dead_letter_with_its_offset(fuse: bool, spark: S
 
 def test_a_row_without_a_value_is_set_aside_and_the_others_go_on(spark: SparkSession, tmp_path: Path) -> None:
     rows = [row("a", number % 100, 1) for number in range(2_000)]
-    asked = EVENTS.with_columns(x="100 / v").group_by("k").window(global_()).trigger(on.each()).accumulating()
-    pipeline = Pipeline("p", {"sums": asked.aggregate(n=count(), total=sum_("x"))})
+    asked = EVENTS.with_columns(x="100 / v").group_by("k").window(window.all_time()).trigger(on.each()).accumulating()
+    pipeline = Pipeline("p", {"sums": asked.aggregate(n=agg.count(), total=agg.sum("x"))})
     ((progress, answers),) = run(spark, pipeline, tmp_path, {"events": Script([Happening(rows)])})
     assert progress.dead_letters == 20
     assert answers["view sums"]["n"].to_pylist() == [1_980]
@@ -198,7 +192,9 @@ def test_a_row_without_a_value_is_set_aside_and_the_others_go_on(spark: SparkSes
 
 def test_the_clock_fires_triggers_though_nothing_comes(spark: SparkSession, tmp_path: Path) -> None:
     """No script here: the rows come once, and the answer two seconds later, by the real clock."""
-    asked = EVENTS.group_by("k").window(global_()).trigger(on.after("2s")).accumulating().aggregate(n=count())
+    asked = (
+        EVENTS.group_by("k").window(window.all_time()).trigger(on.after("2s")).accumulating().aggregate(n=agg.count())
+    )
     found: list[int] = []
 
     def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
@@ -225,10 +221,10 @@ def test_many_keys_over_many_batches_and_shards(spark: SparkSession, tmp_path: P
     asked = (
         EVENTS.event_time("at", delay="5s")
         .group_by("k")
-        .window(fixed("10s"), lateness="1h")
+        .window(window.fixed("10s"), lateness="1h")
         .trigger(on.watermark(early=on.each(), late=on.each()))
         .retracting()
-        .aggregate(n=count(), total=sum_("v"), distinct=approx_distinct("v"))
+        .aggregate(n=agg.count(), total=agg.sum("v"), distinct=agg.approx_distinct("v"))
     )
     (found,) = drive(spark, [Case(asked, happenings)])
     assert not isinstance(found, Exception)
@@ -247,12 +243,19 @@ SCRIPT = {"events": Script([Happening([row("a", 1, 1)]), Happening([row("a", 2, 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda: EVENTS.event_time("at", delay="0s").group_by("k").window(fixed("20s")), "its window was"),
-        (lambda: EVENTS.event_time("at", delay="0s").window(fixed("10s")), "its keys was"),
-        (lambda: EVENTS.where("v > 1").event_time("at", delay="0s").group_by("k").window(fixed("10s")), "its stream"),
+        (lambda: EVENTS.event_time("at", delay="0s").group_by("k").window(window.fixed("20s")), "its window was"),
+        (lambda: EVENTS.event_time("at", delay="0s").window(window.fixed("10s")), "its keys was"),
+        (
+            lambda: EVENTS.where("v > 1").event_time("at", delay="0s").group_by("k").window(window.fixed("10s")),
+            "its stream",
+        ),
         (
             lambda: (
-                EVENTS.event_time("at", delay="0s").group_by("k").window(fixed("10s")).trigger(on.each()).accumulating()
+                EVENTS.event_time("at", delay="0s")
+                .group_by("k")
+                .window(window.fixed("10s"))
+                .trigger(on.each())
+                .accumulating()
             ),
             "its trigger was",
         ),
@@ -262,7 +265,7 @@ def test_a_checkpoint_refuses_another_computation(change: Any, says: str, spark:
     stream_only = Pipeline("p", {"counts": COUNTS})
     started = stream.start(spark, stream_only, tmp_path / "checkpoint", until_caught_up=True, scripts=SCRIPT)
     started.stop()
-    changed = Pipeline("p", {"counts": change().aggregate(n=count(), total=sum_("v"))})
+    changed = Pipeline("p", {"counts": change().aggregate(n=agg.count(), total=agg.sum("v"))})
     with pytest.raises(ModelError, match=f"view counts cannot go on from checkpoint .*: {says}"):
         run(spark, changed, tmp_path, SCRIPT)
     with pytest.raises(ModelError, match="is of pipeline 'p', not of 'q'; choose another"):
@@ -271,13 +274,13 @@ def test_a_checkpoint_refuses_another_computation(change: Any, says: str, spark:
 
 def test_what_may_change_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     def asked(size: int, delay: str) -> Query:
-        timed = EVENTS.event_time("at", delay=delay).group_by("k").window(fixed("10s"), lateness=f"{size}s")
-        return timed.trigger(on.watermark(early=on.elements(size))).accumulating().aggregate(n=count())
+        timed = EVENTS.event_time("at", delay=delay).group_by("k").window(window.fixed("10s"), lateness=f"{size}s")
+        return timed.trigger(on.watermark(early=on.elements(size))).accumulating().aggregate(n=agg.count())
 
     run(spark, Pipeline("p", {"counts": asked(5, "0s")}), tmp_path, {"events": Script([Happening([row("a", 1, 1)])])})
     views = {
         "counts": asked(2, "1s"),
-        "all": EVENTS.window(global_()).trigger(on.each()).accumulating().aggregate(n=count()),
+        "all": EVENTS.window(window.all_time()).trigger(on.each()).accumulating().aggregate(n=agg.count()),
     }
     script = Script([Happening([row("a", 1, 1)]), Happening([row("a", 2, 2)])])
     ((_, answers),) = run(spark, Pipeline("p", views), tmp_path, {"events": script})
@@ -287,14 +290,14 @@ def test_what_may_change_goes_on(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_a_native_output_cannot_join_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     run(spark, Pipeline("p", {"counts": COUNTS}), tmp_path, SCRIPT)
-    native = EVENTS.where("upper(k) = 'A'").window(global_()).aggregate(n=count())
+    native = EVENTS.where("upper(k) = 'A'").window(window.all_time()).aggregate(n=agg.count())
     with pytest.raises(ModelError, match="view loud came or went, and an output whose edge is native"):
         run(spark, Pipeline("p", {"counts": COUNTS, "loud": native}), tmp_path, SCRIPT)
 
 
 def test_names_that_are_also_ours(spark: SparkSession, tmp_path: Path) -> None:
-    asked = EVENTS.group_by("k").window(global_()).trigger(on.each()).accumulating()
-    pipeline = Pipeline("p", {"counts": asked.aggregate(last=count(), version=sum_("v"))})
+    asked = EVENTS.group_by("k").window(window.all_time()).trigger(on.each()).accumulating()
+    pipeline = Pipeline("p", {"counts": asked.aggregate(last=agg.count(), version=agg.sum("v"))})
     (first, _) = run(spark, pipeline, tmp_path, SCRIPT, store=tmp_path / "views.db")
     assert first[1]["view counts"].column_names[-5:] == ["version", "diff", "timing", "index", "pane_last"]
     rows = open_store(tmp_path / "views.db").query('SELECT "last", version, pane_last, pane_version FROM counts').rows
@@ -310,7 +313,7 @@ def test_batches_of_another_checkpoint_are_not_taken_for_these(spark: SparkSessi
 
 
 def test_a_view_that_left_is_not_let_back_in(spark: SparkSession, tmp_path: Path) -> None:
-    everything = EVENTS.window(global_()).trigger(on.each()).accumulating().aggregate(n=count())
+    everything = EVENTS.window(window.all_time()).trigger(on.each()).accumulating().aggregate(n=agg.count())
     run(spark, Pipeline("p", {"counts": COUNTS, "all": everything}), tmp_path, SCRIPT)
     run(spark, Pipeline("p", {"counts": COUNTS}), tmp_path, SCRIPT)
     with pytest.raises(ModelError, match=r"view all left checkpoint .*, and has missed what came since"):
@@ -330,17 +333,22 @@ def test_a_checkpoint_is_for_one_run(spark: SparkSession, tmp_path: Path) -> Non
 def test_cases_that_once_went_wrong(spark: SparkSession) -> None:
     timed = EVENTS.event_time("at", delay="1s")
     named = memory("odd", "slice STRING, key0 BIGINT, at TIMESTAMP").event_time("at", delay="1s")
-    idle = EVENTS.event_time("at", delay="1s", idle="5s").group_by("k").window(fixed("10s")).aggregate(n=count())
-    twice = timed.where("k = 'a'").union(timed.where("k = 'b'")).group_by("k").window(fixed("10s"))
+    idle = (
+        EVENTS.event_time("at", delay="1s", idle="5s")
+        .group_by("k")
+        .window(window.fixed("10s"))
+        .aggregate(n=agg.count())
+    )
+    twice = timed.where("k = 'a'").union(timed.where("k = 'b'")).group_by("k").window(window.fixed("10s"))
     ones, twos = (table("t", "k STRING, x BIGINT", rows=[{"k": "a", "x": x}]) for x in (1, 100))
     both = EVENTS.join(ones, on="k").select("k", "at", y="x").join(twos, on="k").event_time("at", delay="1s")
     rows = [Happening([row("a", 1, 1), row("b", 2, 3)], SECOND), Happening([row("a", 3, 20)], 3600 * SECOND)]
     cases = [
-        Case(twice.aggregate(n=count()), rows),
+        Case(twice.aggregate(n=agg.count()), rows),
         Case(idle, [*rows, Happening([row("a", 4, 21)], 3601 * SECOND), Happening((), 3700 * SECOND)]),
-        Case(both.window(fixed("10s")).aggregate(total=sum_("x + y")), rows),
+        Case(both.window(window.fixed("10s")).aggregate(total=agg.sum("x + y")), rows),
         Case(
-            named.group_by("slice").window(fixed("10s")).aggregate(total=sum_("key0")),
+            named.group_by("slice").window(window.fixed("10s")).aggregate(total=agg.sum("key0")),
             [
                 Happening([{"slice": "a", "key0": 5, "at": to_datetime(SECOND)}]),
                 Happening([{"slice": "b", "key0": 7, "at": to_datetime(30 * SECOND)}]),
@@ -395,7 +403,7 @@ def test_mistakes_are_refused_before_anything_runs(
 def test_no_such_folder(spark: SparkSession, tmp_path: Path) -> None:
     source = files(str(tmp_path / "nowhere"), "k STRING")
     with pytest.raises(ModelError, match="nowhere is not there; files\\(\\) reads the files of a folder"):
-        run(spark, Pipeline("p", {"n": source.window(global_()).aggregate(n=count())}), tmp_path)
+        run(spark, Pipeline("p", {"n": source.window(window.all_time()).aggregate(n=agg.count())}), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -417,7 +425,7 @@ def test_a_file_that_cannot_be_read_stops_the_pipeline_and_loses_nothing(
     else:
         pq.write_table(content, bad)
     source = files(str(folder), "k BIGINT", format="parquet")
-    asked = source.window(global_()).trigger(on.each()).accumulating().aggregate(total=sum_("k"))
+    asked = source.window(window.all_time()).trigger(on.each()).accumulating().aggregate(total=agg.sum("k"))
     with pytest.raises(ModelError, match=says):
         run(spark, Pipeline("p", {"sums": asked}), tmp_path)
     pq.write_table(pa.table({"k": [40, 2]}), bad)
@@ -490,7 +498,7 @@ def test_a_micro_batch_that_does_not_end_is_cut_off_and_run_again(spark: SparkSe
 
 def test_count_windows_keep_the_order_of_arrival(spark: SparkSession, tmp_path: Path) -> None:
     happenings = [Happening([row("a", number, 1) for number in range(start, start + 5)]) for start in (0, 5, 10)]
-    asked = EVENTS.group_by("k").window(windows.count(4)).aggregate(total=sum_("v"))
+    asked = EVENTS.group_by("k").window(window.count(4)).aggregate(total=agg.sum("v"))
     (found,) = drive(spark, [Case(asked, happenings)])
     assert not isinstance(found, Exception)
     assert values(found) == [[{"total": 0 + 1 + 2 + 3}], [{"total": 4 + 5 + 6 + 7}], [{"total": 8 + 9 + 10 + 11}]]

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from committing import SHAPE, batch_of
-from millrace import ModelError, count, fixed, global_, mean, memory, on, session, sum_, windows
+from millrace import ModelError, agg, memory, on, window
 from millrace.model.duration import SECOND
 from millrace.model.query import Query
 from millrace.model.schema import parse_schema
@@ -35,7 +35,9 @@ Make: TypeAlias = Callable[[], str]
 """Gives the URL of a store in which nothing is."""
 
 TIMED = memory("events", "k STRING, v BIGINT, at TIMESTAMP").event_time("at", delay="0s").group_by("k")
-HOURLY: Query = TIMED.window(fixed("1h")).trigger(on.each()).retracting().aggregate(n=count(), total=sum_("v"))
+HOURLY: Query = (
+    TIMED.window(window.fixed("1h")).trigger(on.each()).retracting().aggregate(n=agg.count(), total=agg.sum("v"))
+)
 HOURS = shape_of("hourly", HOURLY)
 HOUR = timedelta(hours=1)
 NOON = datetime(2024, 2, 29, 12, tzinfo=UTC)
@@ -156,35 +158,54 @@ def test_a_batch_run_replaces_all_rows(store: Store) -> None:
 
 
 def test_the_key_is_the_group_and_the_window() -> None:
-    by_trigger = TIMED.window(fixed("1h")).trigger(on.each())
+    by_trigger = TIMED.window(window.fixed("1h")).trigger(on.each())
     assert HOURS.columns.names[-3:] == ("timing", "index", "last")
-    assert shape_of("v", by_trigger.discarding().aggregate(n=count())).key[-1] == "index"
-    everything = TIMED.window(global_()).trigger(on.each())
-    assert shape_of("v", everything.accumulating().aggregate(n=count())).key == ("k",)
-    assert shape_of("v", everything.discarding().aggregate(index=count())).key == ("k", "pane_index")
-    alone = memory("events", "v BIGINT").window(global_()).trigger(on.each()).accumulating().aggregate(n=count())
+    assert shape_of("v", by_trigger.discarding().aggregate(n=agg.count())).key[-1] == "index"
+    everything = TIMED.window(window.all_time()).trigger(on.each())
+    assert shape_of("v", everything.accumulating().aggregate(n=agg.count())).key == ("k",)
+    assert shape_of("v", everything.discarding().aggregate(index=agg.count())).key == ("k", "pane_index")
+    alone = (
+        memory("events", "v BIGINT")
+        .window(window.all_time())
+        .trigger(on.each())
+        .accumulating()
+        .aggregate(n=agg.count())
+    )
     assert shape_of("v", alone).key == ()
-    assert shape_of("v", TIMED.window(windows.count(3)).aggregate(n=count())).key == ("k", "window_start", "window_end")
-    sessions = TIMED.window(session("1m")).trigger(on.each())
-    assert shape_of("v", sessions.accumulating().aggregate(n=count())).merges
-    assert not shape_of("v", sessions.retracting().aggregate(n=count())).merges
+    assert shape_of("v", TIMED.window(window.count(3)).aggregate(n=agg.count())).key == (
+        "k",
+        "window_start",
+        "window_end",
+    )
+    sessions = TIMED.window(window.session("1m")).trigger(on.each())
+    assert shape_of("v", sessions.accumulating().aggregate(n=agg.count())).merges
+    assert not shape_of("v", sessions.retracting().aggregate(n=agg.count())).merges
 
 
 def test_columns_of_the_user_keep_their_names(make: Make) -> None:
-    query = TIMED.window(global_()).trigger(on.each()).retracting().aggregate(version=count(), diff=count())
+    query = (
+        TIMED.window(window.all_time()).trigger(on.each()).retracting().aggregate(version=agg.count(), diff=agg.count())
+    )
     shape = shape_of("v", query)
     with closing(open_store(make())) as store:
         store.open("p", [shape])
         store.commit("p", "c", 0, {"v": answers(shape, [(1, ("a", None, None, 5, 6, "early", 0, False))])}, True)
         assert store.query("SELECT version, diff, pane_version FROM v").rows == [(5, 6, 1)]
         assert store.changes("v", 0).column_names[-2:] == ["pane_version", "pane_diff"]
-    taken = TIMED.window(global_()).trigger(on.each()).retracting().aggregate(version=count(), pane_version=count())
+    taken = (
+        TIMED.window(window.all_time())
+        .trigger(on.each())
+        .retracting()
+        .aggregate(version=agg.count(), pane_version=agg.count())
+    )
     with pytest.raises(ModelError, match=r"test_stores.py:\d+: view 'v': column 'pane_version' is there twice"):
         shape_of("v", taken)
 
 
 def test_a_view_without_keys_has_one_row(make: Make) -> None:
-    query = memory("events", "v BIGINT").window(global_()).trigger(on.each()).retracting().aggregate(n=count())
+    query = (
+        memory("events", "v BIGINT").window(window.all_time()).trigger(on.each()).retracting().aggregate(n=agg.count())
+    )
     shape = shape_of("total", query)
     with closing(open_store(make())) as store:
         store.open("p", [shape])
@@ -199,11 +220,13 @@ def test_a_view_without_keys_has_one_row(make: Make) -> None:
 
 def test_a_view_that_is_another_is_refused(store: Store) -> None:
     store.open("p", [HOURS])
-    other = shape_of("hourly", TIMED.window(fixed("1h")).aggregate(n=sum_("v"), total=mean("v"), more=count()))
+    other = shape_of(
+        "hourly", TIMED.window(window.fixed("1h")).aggregate(n=agg.sum("v"), total=agg.mean("v"), more=agg.count())
+    )
     with pytest.raises(ModelError, match=r"more is new, total was BIGINT and is DOUBLE; .* `millrace replay`"):
         store.open("p", [other])
-    panes = TIMED.window(fixed("1h")).trigger(on.each()).discarding()
-    discarding = shape_of("hourly", panes.aggregate(n=count(), total=sum_("v")))
+    panes = TIMED.window(window.fixed("1h")).trigger(on.each()).discarding()
+    discarding = shape_of("hourly", panes.aggregate(n=agg.count(), total=agg.sum("v")))
     with pytest.raises(ModelError, match=r"a row is told by \(k, window_start, window_end, index\) and was by"):
         store.open("p", [discarding])
     with pytest.raises(ModelError, match="view 'hourly' of the store belongs to pipeline 'p', not to 'q'"):
@@ -370,7 +393,9 @@ def test_any_column_may_be_of_the_key(make: Make) -> None:
     check()
 
 
-SESSIONS = shape_of("visits", TIMED.window(session("1m")).trigger(on.each()).accumulating().aggregate(n=count()))
+SESSIONS = shape_of(
+    "visits", TIMED.window(window.session("1m")).trigger(on.each()).accumulating().aggregate(n=agg.count())
+)
 
 
 @st.composite
@@ -533,7 +558,7 @@ def test_a_checkpoint_fills_one_generation(store: Store) -> None:
 
 def test_a_replay_may_have_other_columns_and_views(store: Store) -> None:
     commit(store, 0, (1, hour("a", 1)))
-    wider = shape_of("hourly", TIMED.window(fixed("1h")).aggregate(n=count(), mean=mean("v")))
+    wider = shape_of("hourly", TIMED.window(window.fixed("1h")).aggregate(n=agg.count(), mean=agg.mean("v")))
     new = store.begin_generation("p", [wider, SHAPE])
     row = ("a", NOON, NOON + HOUR, 1, 0.5, "early", 0, False)
     store.commit("p", "n", 0, {"hourly": answers(wider, [(1, row)])}, True, new)

@@ -14,23 +14,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from millrace import (
-    ModelError,
-    Pipeline,
-    count,
-    fixed,
-    fold,
-    global_,
-    log,
-    memory,
-    on,
-    session,
-    sum_,
-    to_files,
-    windows,
-)
-from millrace.log.script import Happening, Script
-from millrace.log.topics import Log
+from millrace import ModelError, Pipeline, agg, log, memory, on, to_files, window
+from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.pane import Pane
 from millrace.model.query import Query
@@ -38,6 +23,7 @@ from millrace.model.reference import Reference
 from millrace.running.replay import replay
 from millrace.running.run import Home, How, run_batch, run_stream
 from millrace.running.status import all_under
+from millrace.sources.memory import Happening, Script
 from millrace.spark import batch
 from millrace.spark import session as sessions
 from millrace.spark.checkpoint import Checkpoint
@@ -58,8 +44,8 @@ def row(v: int | None, second: float = 0, k: str = "a") -> dict[str, Any]:
 
 
 def totals(mode: str = "retracting", windowing: Any = None) -> Query:
-    asked = TIMED.window(windowing or fixed("10s"), lateness="1h").trigger(on.each())
-    query: Query = getattr(asked, mode)().aggregate(total=sum_("v"), n=count())
+    asked = TIMED.window(windowing or window.fixed("10s"), lateness="1h").trigger(on.each())
+    query: Query = getattr(asked, mode)().aggregate(total=agg.sum("v"), n=agg.count())
     return query
 
 
@@ -81,7 +67,7 @@ some_values = st.sampled_from([BIGGEST, -BIGGEST - 1, 5, -10, 1, None])
     st.lists(st.lists(st.tuples(some_values, st.integers(0, 30)), min_size=1, max_size=4), max_size=5), st.booleans()
 )
 def test_the_net_of_diffs_is_the_answers_that_hold(bundles: list[list[tuple[int, int]]], sessions_: bool) -> None:
-    query = totals(windowing=session("6s") if sessions_ else None)
+    query = totals(windowing=window.session("6s") if sessions_ else None)
     slow, fast = Reference(query), PaneEngine(query)
     panes: list[Pane] = []
     for bundle in bundles:
@@ -124,12 +110,12 @@ def half(state: int) -> Any:
     return "odd" if state % 2 else state // 2
 
 
-OWN = fold("v", 0, strict, merge=joined, result=half, type="INT")
+OWN = agg.fold("v", 0, strict, merge=joined, result=half, type="INT")
 
 
 def folds(windowing: Any = None) -> Query:
-    asked = TIMED.window(windowing or fixed("10s"), lateness="1h").trigger(on.each()).retracting()
-    return asked.aggregate(own=OWN, n=count())
+    asked = TIMED.window(windowing or window.fixed("10s"), lateness="1h").trigger(on.each()).retracting()
+    return asked.aggregate(own=OWN, n=agg.count())
 
 
 def test_a_fold_that_raises_is_an_error_of_its_record_or_group() -> None:
@@ -144,7 +130,12 @@ def test_a_fold_that_raises_is_an_error_of_its_record_or_group() -> None:
         assert reasons[("b",)] == "own: fold(v, strict): OverflowError: more than 100"
         assert reasons[("c",)] == "own: fold(v, strict): KeyError: 'seven'"
         assert reasons[("d",)] == "own: fold(v, strict): 'odd' is not INT"
-    plain = TIMED.window(fixed("10s")).trigger(on.each()).accumulating().aggregate(own=fold("v", 0, strict, type="INT"))
+    plain = (
+        TIMED.window(window.fixed("10s"))
+        .trigger(on.each())
+        .accumulating()
+        .aggregate(own=agg.fold("v", 0, strict, type="INT"))
+    )
     for engine in (Reference(plain), PaneEngine(plain)):
         assert engine.input([row(1), row(13)]) == []
         assert engine.failed[0].reason == "own: fold(v, strict): ValueError: unlucky"
@@ -157,7 +148,7 @@ def by_half_hour(at: datetime, row: Mapping[str, Any]) -> list[tuple[datetime, d
 
 
 def test_a_window_function_that_raises_sets_its_record_aside() -> None:
-    query = TIMED.window(windows.custom(by_half_hour)).trigger(on.each()).retracting().aggregate(n=count())
+    query = TIMED.window(window.custom(by_half_hour)).trigger(on.each()).retracting().aggregate(n=agg.count())
     for engine in (Reference(query), PaneEngine(query)):
         assert len(engine.input([row(13), row(1), row(14)])) == 1
         reasons = [letter.reason for letter in engine.dead]
@@ -208,8 +199,10 @@ QUIET = Console(quiet=True)
 
 def running() -> Pipeline:
     source = log("events", "k STRING, v BIGINT, at TIMESTAMP")
-    asked = source.event_time("at", delay="0s").group_by("k").window(global_()).trigger(on.each()).accumulating()
-    return Pipeline("shop", {"totals": asked.aggregate(total=sum_("v"))})
+    asked = (
+        source.event_time("at", delay="0s").group_by("k").window(window.all_time()).trigger(on.each()).accumulating()
+    )
+    return Pipeline("shop", {"totals": asked.aggregate(total=agg.sum("v"))})
 
 
 def send(home: Home, *values: int) -> None:
@@ -302,7 +295,7 @@ def test_rows_are_grouped_by_keys_of_every_type(spark: SparkSession, tmp_path: P
     for number, (kind, values) in enumerate(KEYS.items()):
         source = memory(f"s{number}", f"k {kind}, at TIMESTAMP").event_time("at", delay="0s")
         views[f"v{number}"] = (
-            source.group_by("k").window(fixed("10s")).trigger(on.each()).retracting().aggregate(n=count())
+            source.group_by("k").window(window.fixed("10s")).trigger(on.each()).retracting().aggregate(n=agg.count())
         )
         rows = [{"k": value, "at": to_datetime(0)} for value in values]
         scripts[f"s{number}"] = Script([Happening(rows), Happening(rows[::-1])])

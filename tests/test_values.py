@@ -22,10 +22,10 @@ from millrace import ModelError
 from millrace.edge.connection import Prepared
 from millrace.edge.decode import JsonDecoder, look_like_objects
 from millrace.edge.tables import columns_of
-from millrace.log.bundle import Bundle, Times
-from millrace.log.written import written
+from millrace.formats.written import written
 from millrace.model.inputs import memory, table
 from millrace.model.schema import Column, parse_schema
+from millrace.sources.bundle import Bundle, Times
 from millrace.spark.native import CONTROL
 from millrace.spark.source import Task, _rows
 

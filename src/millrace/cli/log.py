@@ -15,12 +15,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from millrace.cli.options import LOG, LogPath, TopicName, plain_mistakes
 from millrace.cli.shown import show
-from millrace.log.collect import Chunk, chunks, first_misfit, keys_of
-from millrace.log.intercept import Interceptor, add, drop, keep, rename
-from millrace.log.topics import Log
+from millrace.eventlog.intercept import Interceptor, add, drop, keep, rename
+from millrace.eventlog.topics import Log
 from millrace.model.duration import format_duration, to_instant
 from millrace.model.errors import ModelError
 from millrace.running.shown import many
+from millrace.sources.collect import Chunk, chunks, first_misfit, keys_of
 
 topics = typer.Typer(no_args_is_help=False, help="List topics; make, change and remove them; forget who read them.")
 

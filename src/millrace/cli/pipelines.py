@@ -23,7 +23,7 @@ from millrace.cli.options import (
 )
 from millrace.cli.shown import show
 from millrace.edge.explain import explain as explained
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, format_duration
 from millrace.model.errors import ModelError, unknown
 from millrace.model.pipeline import Pipeline

@@ -12,7 +12,7 @@ from millrace.model.errors import ModelError
 
 _PIPELINE = '''"""Plays of music, counted by track and hour."""
 
-from millrace import Pipeline, approx_distinct, count, fixed, log, on
+from millrace import Pipeline, agg, log, on, window
 
 plays = log("plays", schema="user STRING, track STRING, ms BIGINT, at TIMESTAMP")
 
@@ -20,10 +20,10 @@ hourly = (
     plays.where("ms >= 30000")  # what: plays that were listened to
     .event_time("at", delay="10s")
     .group_by("track")
-    .window(fixed("1h"), lateness="1d")  # where in event time
+    .window(window.fixed("1h"), lateness="1d")  # where in event time
     .trigger(on.watermark(early=on.every("10s"), late=on.each()))  # when answers appear
     .retracting()  # how later answers correct earlier ones
-    .aggregate(plays=count(), listeners=approx_distinct("user"))
+    .aggregate(plays=agg.count(), listeners=agg.approx_distinct("user"))
 )
 
 {name} = Pipeline("{name}", views={{"hourly_plays": hourly}})

@@ -8,7 +8,7 @@ import typer
 
 from millrace.cli.options import LOG, STORE, LogPath, StoreUrl, plain_mistakes
 from millrace.cli.shown import show
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
 from millrace.model.errors import ModelError
 from millrace.server.gate import Marks
 from millrace.views.store import open_store

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import duckdb
 import pyarrow as pa
 
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
 from millrace.model.errors import ModelError
 
 START = 1_767_225_600_000_000

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from millrace.demo.charts import TOPIC, VIEW, charts
 from millrace.demo.listeners import Listeners
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
 from millrace.running.ending import told_to_end
 from millrace.spark import batch, session, stream
 from millrace.spark.progress import BatchProgress

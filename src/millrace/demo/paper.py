@@ -18,7 +18,7 @@ from millrace.model.inputs import memory
 from millrace.model.pane import Mode, Pane, Timing
 from millrace.model.query import Query, Windowed
 from millrace.model.reference import Reference
-from millrace.model.window import Row, fixed, global_, session
+from millrace.model.window import Row, all_time, fixed, session
 
 _MINUTE = 60 * SECOND
 _NOON = 12 * 60 * _MINUTE
@@ -59,7 +59,7 @@ def figures() -> tuple[Figure, ...]:
     """The figures of section 2.4, in order."""
     values = memory("values", "v BIGINT, at TIMESTAMP").event_time("at", delay="0s")
     fixed_, sessions = values.window(fixed("2m"), lateness="1h"), values.window(session("1m"))
-    whole = values.window(global_())
+    whole = values.window(all_time())
     early = on.in_order(on.until(on.every("1m"), on.watermark()), on.default())
     return (
         Figure(6, whole, _batch),

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.edge.connection import PLACE, Prepared
-from millrace.log.sql import quoted
-from millrace.log.typed import OBJECT, as_written, is_doubtful, is_none, is_unsure, pointer, value_of
-from millrace.log.written import written
+from millrace.formats.sql import quoted
+from millrace.formats.typed import OBJECT, as_written, is_doubtful, is_none, is_unsure, pointer, value_of
+from millrace.formats.written import written
 from millrace.model.schema import Schema
 
 MISFIT = "__misfit"

@@ -6,7 +6,7 @@ dedup and all that comes after it.
 
 from dataclasses import dataclass, replace
 
-from millrace.log.sql import CannotFuseError
+from millrace.formats.sql import CannotFuseError
 from millrace.model.query import Query
 from millrace.model.stream import (
     Dedup,

@@ -25,7 +25,7 @@ from millrace.edge.decode import MISFIT
 from millrace.edge.dedup import deduped
 from millrace.edge.partials import AT, NotInSqlError, partials_of, slice_of
 from millrace.edge.staged import BAD, SIDE, Staged, Stages, may_fail
-from millrace.log.sql import CannotFuseError, quoted, to_duckdb
+from millrace.formats.sql import CannotFuseError, quoted, to_duckdb
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.evaluate import no_value
 from millrace.model.expression import Expression

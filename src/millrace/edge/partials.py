@@ -6,7 +6,7 @@ Each says what its like in `millrace.panes` says, of the same rows.
 import sys
 from collections.abc import Callable
 
-from millrace.log.sql import CannotFuseError, to_duckdb
+from millrace.formats.sql import CannotFuseError, to_duckdb
 from millrace.model.aggregate import (
     Aggregate,
     Collect,

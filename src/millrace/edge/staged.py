@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from millrace.edge.connection import PLACE
 from millrace.edge.tables import columns_of
-from millrace.log.sql import CannotFuseError, quoted, to_duckdb, tried
+from millrace.formats.sql import CannotFuseError, quoted, to_duckdb, tried
 from millrace.model.expression import Expression
 from millrace.model.stream import (
     EventTime,

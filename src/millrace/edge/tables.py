@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 
 from millrace.edge.connection import Prepared
 from millrace.edge.decode import MISFIT, JsonDecoder
-from millrace.log.csvfile import opened, read_csv
-from millrace.log.sql import quoted
-from millrace.log.typed import is_none, value_of
-from millrace.log.written import without_exponent
+from millrace.formats.csvfile import opened, read_csv
+from millrace.formats.sql import quoted
+from millrace.formats.typed import is_none, value_of
+from millrace.formats.written import without_exponent
 from millrace.model.accepted import as_type
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import ModelError, Place, refuse

@@ -438,7 +438,7 @@ def count(column: str | None = None) -> Count:
     """How many rows, or how many that have a value in `column`."""
     if isinstance(column, int):
         raise refuse(
-            f"count() counts rows or the values of a column; for windows of {column} elements, windows.count({column})"
+            f"count() counts rows or the values of a column; for windows of {column} elements, window.count({column})"
         )
     return Count(None if column in (None, "*") else _expression(column, "count"))
 

@@ -45,12 +45,14 @@ class Windowed:
         return replace(self, keys=keys)
 
     def window(self, windowing: Windowing, lateness: Duration = "0s") -> "Windowed":
-        """Say where in event time: `window(fixed("1h"), lateness="1d")`.
+        """Say where in event time: `window(window.fixed("1h"), lateness="1d")`.
 
         Events that come after their window closed are still taken in for `lateness` of event time.
         """
         if not isinstance(windowing, Windowing):
-            raise refuse(f"window() takes windows such as fixed('1h') or session('30m'), not {shown(windowing)}")
+            raise refuse(
+                f"window() takes windows such as window.fixed('1h') or window.session('30m'), not {shown(windowing)}"
+            )
         if self.windowing is not None:
             raise refuse("window() was called already; a computation has one kind of window")
         allowed = parse_duration(lateness, "lateness")
@@ -83,18 +85,20 @@ class Windowed:
         return self._in_mode(Mode.RETRACTING)
 
     def aggregate(self, /, *unnamed: Aggregate, **aggregates: Aggregate) -> "Query":
-        """Say what is computed, by name: `aggregate(plays=count(), listeners=approx_distinct("user"))`."""
+        """Say what is computed, by name: `aggregate(plays=agg.count(), listeners=agg.approx_distinct("user"))`."""
         if unnamed:
             raise refuse(f"an aggregate needs a name: aggregate(n={unnamed[0]})")
         if self.windowing is None:
-            raise refuse("say where in event time before aggregating: .window(fixed('1h')) or .window(global_())")
+            raise refuse(
+                "say where in event time before aggregating: .window(window.fixed('1h')) or .window(window.all_time())"
+            )
         if self.when is not None and self.mode is None:
             raise refuse(
                 f"the trigger {self.when} may answer more than once for a window; say how its panes relate: "
                 ".discarding(), .accumulating() or .retracting()"
             )
         if not aggregates:
-            raise refuse("aggregate() needs at least one aggregate, such as plays=count()")
+            raise refuse("aggregate() needs at least one aggregate, such as plays=agg.count()")
         computed = []
         for name, aggregate in aggregates.items():
             arguments = self._arguments(name, aggregate)
@@ -125,10 +129,7 @@ class Windowed:
 
     def _arguments(self, name: str, aggregate: Aggregate) -> tuple[Expression, ...]:
         if not isinstance(aggregate, Aggregate):
-            raise refuse(
-                f"{name}= takes an aggregate such as count() or sum_('ms'), not {shown(aggregate)}; "
-                "mind that sum_, min_ and max_ are not Python's sum, min and max"
-            )
+            raise refuse(f"{name}= takes an aggregate such as agg.count() or agg.sum('ms'), not {shown(aggregate)}")
         if name in self.keys or name in (column.name for column in WINDOW_COLUMNS):
             raise refuse(f"{name!r} is a column of the result already; call the aggregate something else")
         if isinstance(self.windowing, Session) and not aggregate.mergeable:

@@ -25,13 +25,13 @@ from millrace.model.duration import (
 )
 from millrace.model.errors import ModelError, NoValueError, because, refuse, shown, unknown
 
-__all__ = ["calendar", "count", "custom", "fixed", "global_", "session", "sliding"]
+__all__ = ["all_time", "calendar", "count", "custom", "fixed", "session", "sliding"]
 
 Row: TypeAlias = Mapping[str, Any]
 
 
 def __dir__() -> list[str]:
-    """What users complete `windows.` with."""
+    """What users complete `window.` with."""
     return __all__
 
 
@@ -206,7 +206,7 @@ def count(size: int) -> Count:
     return Count(size)
 
 
-def global_() -> Global:
+def all_time() -> Global:
     """One window for everything; with a trigger such as `every`, a running answer."""
     return Global()
 
@@ -214,7 +214,7 @@ def global_() -> Global:
 def calendar(unit: str, zone: str = "UTC") -> Calendar:
     """Calendar spans of a place: `calendar("day", zone="Europe/Berlin")`."""
     if unit not in _CALENDAR:
-        hint = "; for parts of a day use fixed('1h')" if unit in ("hour", "minute", "second") else ""
+        hint = "; for parts of a day use window.fixed('1h')" if unit in ("hour", "minute", "second") else ""
         raise refuse(unknown("calendar unit", unit, _CALENDAR) + hint)
     try:
         _zone(zone)

@@ -7,11 +7,11 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from millrace.log.collect import chunks
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
 from millrace.model.inputs import log as topic
 from millrace.model.pipeline import Pipeline
 from millrace.running.run import Home, How, follow
+from millrace.sources.collect import chunks
 from millrace.spark.progress import BatchProgress
 from millrace.testing import yahoo
 from millrace.views.kept import KeptViews

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from millrace.edge.decode import JsonDecoder
-from millrace.log.bundle import as_texts
-from millrace.log.durable import write_whole
-from millrace.log.topics import Log
+from millrace.eventlog.durable import write_whole
+from millrace.eventlog.topics import Log
+from millrace.formats.texts import as_texts
 from millrace.model.aggregate import max_
 from millrace.model.duration import to_datetime, to_instant
 from millrace.model.errors import ModelError, refuse
@@ -29,7 +29,7 @@ from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
 from millrace.model.stream import Source, find_event_time, with_sources
 from millrace.model.watermark import BoundedDelay
-from millrace.model.window import Calendar, Fixed, Sliding, global_
+from millrace.model.window import Calendar, Fixed, Sliding, all_time
 from millrace.running.ending import told_to_end
 from millrace.running.run import Home, typed, unless_told
 from millrace.spark.writers import Commit
@@ -131,7 +131,7 @@ def _delay(name: str, query: Query) -> int:
 def _newest(query: Query) -> Query:
     event_time = find_event_time(query.stream)
     assert event_time is not None
-    return query.stream.window(global_()).aggregate(newest=max_(event_time.column))
+    return query.stream.window(all_time()).aggregate(newest=max_(event_time.column))
 
 
 def _differences(store: Store, view: str, computed: pa.Table, boundary: int) -> pa.Table:

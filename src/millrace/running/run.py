@@ -12,7 +12,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
 from millrace.model.pipeline import Pipeline
 from millrace.running.ending import told_to_end
 from millrace.running.shown import Shown, many

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from millrace.log.durable import write_whole
+from millrace.eventlog.durable import write_whole
 from millrace.model.errors import ModelError
 
 _ORDER = (

@@ -8,14 +8,14 @@ from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 
-from millrace.log.collect import keys_of
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
 from millrace.model.errors import MachineError, ModelError
 from millrace.model.plain import to_json
 from millrace.server.asked import asked_of
 from millrace.server.body import records_of
 from millrace.server.collector import BusyError, Collector
 from millrace.server.gate import Marks
+from millrace.sources.collect import keys_of
 from millrace.views.store import Store
 
 MOST = 64 << 20

@@ -5,10 +5,10 @@ import json
 import duckdb
 import pyarrow as pa
 
-from millrace.log.collect import first_misfit
-from millrace.log.duck import asked
-from millrace.log.files import lines
+from millrace.formats.duck import asked
 from millrace.model.errors import ModelError
+from millrace.sources.collect import first_misfit
+from millrace.sources.files import lines
 
 LINES = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines", "text/plain")
 

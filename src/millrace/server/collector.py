@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
 from millrace.server.gate import Gate, Marks
 
 _FRESH = 0.2

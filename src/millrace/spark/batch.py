@@ -17,7 +17,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millrace.edge.dedup import deduped
-from millrace.log.script import Script
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME
 from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
@@ -25,6 +24,7 @@ from millrace.panes.advance import Panes, State
 from millrace.panes.blobs import from_bytes, to_bytes
 from millrace.panes.grouping import identify
 from millrace.panes.store import stack
+from millrace.sources.memory import Script
 from millrace.spark.dedup import Deduplicating
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import Gathered, gather

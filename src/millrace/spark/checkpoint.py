@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from millrace.log.durable import write_whole
+from millrace.eventlog.durable import write_whole
 from millrace.model.errors import ModelError
 from millrace.model.explain import stream_as_text
 from millrace.model.query import Query

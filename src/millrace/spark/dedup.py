@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.edge.dedup import Deduped
-from millrace.log.bundle import Bundle
 from millrace.model.stream import find_event_time
 from millrace.model.watermark import Seen
 from millrace.panes.advance import State
 from millrace.panes.dedup import first_seen
 from millrace.panes.store import stack
+from millrace.sources.bundle import Bundle
 from millrace.spark.edge import Reading, Sent
 from millrace.spark.plan import Part
 

@@ -19,7 +19,6 @@ from millrace.edge.connection import PLACE, ROW_ERRORS
 from millrace.edge.decode import JsonDecoder, look_like_objects
 from millrace.edge.dedup import deduped
 from millrace.edge.fused import Fused, Taken, columns_read
-from millrace.log.bundle import Bundle, Split, Times
 from millrace.model.arrow import arrow_type
 from millrace.model.query import Query
 from millrace.model.stream import Source, event_times, sources
@@ -31,6 +30,7 @@ from millrace.panes.columns import RowsFailedError
 from millrace.panes.hashing import hash_keys
 from millrace.panes.lift import assigned, lift
 from millrace.panes.store import stack
+from millrace.sources.bundle import Bundle, Split, Times
 from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_PART, PARTIALS, ROWS, Message, Told
 from millrace.spark.plan import Packed, Part, Plan
 from millrace.spark.snapshots import read_snapshot

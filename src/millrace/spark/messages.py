@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from millrace.log.bundle import Times
 from millrace.model.watermark import Seen
+from millrace.sources.bundle import Times
 
 TO_SHARD = "shard INT, part INT, place BIGINT, kind STRING, told STRING, payload BINARY"
 FROM_SHARD = "shard INT, part INT, place BIGINT, kind STRING, told STRING, payload BINARY"

@@ -22,7 +22,6 @@ from pyspark.sql import functions as f
 
 from millrace.edge.fused import how
 from millrace.edge.tables import columns_of
-from millrace.log.bundle import Times, together
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.errors import refuse
 from millrace.model.evaluate import no_value
@@ -49,6 +48,7 @@ from millrace.model.watermark import Percentile, Punctuated, Seen
 from millrace.model.window import Custom
 from millrace.panes.advance import Panes
 from millrace.panes.blobs import to_bytes
+from millrace.sources.bundle import Times, together
 from millrace.spark.edge import by_shard, lifted
 from millrace.spark.messages import (
     DEAD,

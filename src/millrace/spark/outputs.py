@@ -6,11 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from millrace.edge.decode import JsonDecoder
-from millrace.log.files import folder_of
-from millrace.log.script import Script
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
 from millrace.model.errors import at_place, refuse
 from millrace.model.pipeline import FileSink, Pipeline, Sink, TableSink, TopicSink
+from millrace.sources.files import folder_of
+from millrace.sources.memory import Script
 from millrace.spark.answers import schema_of
 from millrace.spark.plan import Part
 from millrace.spark.snapshots import tables_of

@@ -9,10 +9,10 @@ from typing import Any
 from pyspark import cloudpickle
 
 from millrace.edge.fused import how
-from millrace.log.script import Script
 from millrace.model.duration import SECOND
 from millrace.model.query import Query
 from millrace.model.stream import Source, Stream, sources
+from millrace.sources.memory import Script
 from millrace.spark.snapshots import Lookup
 
 DEFAULT_LOG = ".millrace/log.db"

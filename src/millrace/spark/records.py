@@ -17,9 +17,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from millrace.log.admission import share
-from millrace.log.topics import Log
+from millrace.eventlog.topics import Log
 from millrace.model.errors import ModelError, unknown
+from millrace.sources.admission import share
 
 SCHEMA = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT, "

@@ -17,7 +17,6 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from millrace.edge.dedup import deduped
-from millrace.log.bundle import together
 from millrace.model.query import Query
 from millrace.model.stream import event_times
 from millrace.model.watermark import Progress, Seen, combine
@@ -25,6 +24,7 @@ from millrace.panes import blobs
 from millrace.panes.advance import Panes, State
 from millrace.panes.blobs import Changes, Kept, from_bytes, to_bytes
 from millrace.panes.store import stack
+from millrace.sources.bundle import together
 from millrace.spark.crash import reach
 from millrace.spark.dedup import Deduplicating
 from millrace.spark.messages import (

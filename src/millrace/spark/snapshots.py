@@ -14,7 +14,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from millrace.edge.tables import columns_of
-from millrace.log.durable import write_whole
+from millrace.eventlog.durable import write_whole
 from millrace.model.stream import Join, Stream, Table, parents
 from millrace.panes.blobs import from_bytes, to_bytes
 

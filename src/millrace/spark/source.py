@@ -22,15 +22,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from millrace.edge.decode import JsonDecoder
-from millrace.log.bundle import Followed, Split, Times
-from millrace.log.feed import Feed
-from millrace.log.files import Files
-from millrace.log.script import Scripted
 from millrace.model.duration import SECOND
 from millrace.model.query import Query
 from millrace.model.schema import backticked
 from millrace.model.stream import Source, event_times, sources
 from millrace.model.trigger import After, Every, Trigger, parts_of
+from millrace.sources.bundle import Followed, Split, Times
+from millrace.sources.feed import Feed
+from millrace.sources.files import Files
+from millrace.sources.memory import Scripted
 from millrace.spark.answers import arrow_schema
 from millrace.spark.crash import reach
 from millrace.spark.edge import Letters, decoded, edge_of

@@ -18,11 +18,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from millrace.log.durable import sync
-from millrace.log.script import Script
+from millrace.eventlog.durable import sync
 from millrace.model.duration import SECOND, Duration, parse_duration, parse_positive
 from millrace.model.errors import ModelError
 from millrace.model.pipeline import Pipeline
+from millrace.sources.memory import Script
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import gather

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from millrace.log.durable import remove_parts, write_whole
-from millrace.log.topics import Log
+from millrace.eventlog.durable import remove_parts, write_whole
+from millrace.eventlog.topics import Log
 from millrace.model.errors import ModelError, unknown
 from millrace.model.pipeline import FileSink, FunctionSink, Sink, TableSink, TopicSink
 from millrace.model.plain import as_text, to_json

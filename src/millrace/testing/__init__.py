@@ -1,1 +1,5 @@
-"""Transcripts: what a query must say, step by step, run against any engine."""
+"""Testing pipelines: the reference engine, which evaluates any query slowly in plain Python."""
+
+from millrace.model.reference import Reference, batch
+
+__all__ = ["Reference", "batch"]

@@ -6,11 +6,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from millrace.log.script import Happening, Script
 from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
 from millrace.model.reference import batch
 from millrace.model.window import Row
+from millrace.sources.memory import Happening, Script
 from millrace.spark import batch as spark_batch
 from millrace.testing.stream import alone_if_not_together, panes_of, renamed, spark
 from millrace.testing.transcript import Input, Transcript

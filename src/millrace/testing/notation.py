@@ -30,7 +30,7 @@ WINDOWS: dict[str, Callable[..., Windowing]] = {
     "sliding": window.sliding,
     "session": window.session,
     "count": window.count,
-    "global": window.global_,
+    "global": window.all_time,
     "calendar": window.calendar,
 }
 TRIGGERS: dict[str, Callable[..., Trigger]] = {

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from millrace.log.script import Happening, Script
 from millrace.model.duration import BEGINNING_OF_TIME, to_instant
 from millrace.model.pane import Pane, Timing
 from millrace.model.pipeline import Pipeline
@@ -18,6 +17,7 @@ from millrace.model.query import Query
 from millrace.model.rows import DeadLetter
 from millrace.model.stream import with_sources
 from millrace.model.window import GLOBAL_WINDOW, Count, Global, Row, Window
+from millrace.sources.memory import Happening, Script
 from millrace.spark import session, stream
 from millrace.spark.answers import schema_of
 from millrace.spark.progress import BatchProgress

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.log.records import offsets_of
+from millrace.formats.texts import offsets_of
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -47,13 +46,6 @@ def records_of(
     if records.nbytes > MOST:
         raise refuse(f"an append of {records.nbytes >> 20} MB is too large; append at most {MOST >> 20} MB at a time")
     return records
-
-
-def offsets_of(column: pa.Array) -> npt.NDArray[np.int32]:
-    """Where each value of a binary array starts, and where the last ends."""
-    if not len(column):
-        return np.zeros(1, np.int32)
-    return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
 
 
 def _binary(values: Any, what: str) -> pa.Array:

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.log.bundle import as_texts
-from millrace.log.duck import asked
-from millrace.log.sql import CannotFuseError, quoted, to_duckdb
-from millrace.log.typed import OBJECT, as_written, is_none, is_unsure, pointer, value_of
-from millrace.log.written import written
+from millrace.formats.duck import asked
+from millrace.formats.sql import CannotFuseError, quoted, to_duckdb
+from millrace.formats.texts import as_texts
+from millrace.formats.typed import OBJECT, as_written, is_none, is_unsure, pointer, value_of
+from millrace.formats.written import written
 from millrace.model.errors import refuse
 from millrace.model.expression import parse_expression
 from millrace.model.schema import UNKNOWN, Column, parse_schema

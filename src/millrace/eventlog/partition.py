@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.log.records import offsets_of
+from millrace.formats.texts import offsets_of
 
 SPREAD = 1_000
 """An append without keys goes to one more partition for so many records."""

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.log.fields import Fields, Ints, scan
+from millrace.formats.fields import Fields, Ints, scan
 from millrace.model.schema import Column
 from millrace.model.types import digits_of
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from millrace.log.bundle import Bundle, Times
 from millrace.model.arrow import arrow_type
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.schema import Schema
 from millrace.model.stream import Source
 from millrace.model.window import Row
+from millrace.sources.bundle import Bundle, Times
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millrace.log.bundle import Bundle, as_texts
+from millrace.formats.texts import as_texts
 from millrace.model.accepted import accepted, as_type
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import ModelError, refuse
 from millrace.model.schema import Column, Schema
 from millrace.model.stream import Source
+from millrace.sources.bundle import Bundle
 
 SPLIT = 64 << 20
 """How many bytes of a file one split holds, about."""

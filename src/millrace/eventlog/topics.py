@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.log import blocks, sequences
-from millrace.log.content import cut, decode
-from millrace.log.database import Database
-from millrace.log.intercept import Interceptor, intercept
-from millrace.log.partition import spread
-from millrace.log.records import SCHEMA, Headers, Texts, records_of
-from millrace.log.sequences import Appended, Mark
-from millrace.log.topic import Topic, age, all_topics, delete_topic, find_topic, insert_topic, update_topic
+from millrace.eventlog import blocks, sequences
+from millrace.eventlog.content import cut, decode
+from millrace.eventlog.database import Database
+from millrace.eventlog.intercept import Interceptor, intercept
+from millrace.eventlog.partition import spread
+from millrace.eventlog.records import SCHEMA, Headers, Texts, records_of
+from millrace.eventlog.sequences import Appended, Mark
+from millrace.eventlog.topic import Topic, age, all_topics, delete_topic, find_topic, insert_topic, update_topic
 from millrace.model.duration import SECOND, Duration
 from millrace.model.errors import ModelError, refuse, unknown
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from millrace.log.records import SCHEMA
+from millrace.eventlog.records import SCHEMA
 from millrace.model.errors import ModelError
 
 MERGED = 1 << 20

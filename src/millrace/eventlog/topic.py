@@ -5,7 +5,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
-from millrace.log.intercept import INTERCEPTORS, Interceptor, dump, load
+from millrace.eventlog.intercept import INTERCEPTORS, Interceptor, dump, load
 from millrace.model.duration import Duration, format_duration, parse_positive
 from millrace.model.errors import ModelError, refuse, shown, unknown
 

@@ -69,7 +69,7 @@ def is_unsure(column: Column, text: str) -> str | None:
     """Whether a text that DuckDB took out of JSON may not be what was written; None if that does not matter.
 
     DuckDB reads a number with a point or an exponent as a DOUBLE, and writes it again, also in nested values. A text
-    that only looks so may have been in quotes, so what was written has to be looked at (`log.written`).
+    that only looks so may have been in quotes, so what was written has to be looked at (`formats.written`).
     """
     if column.type == "STRING":
         low = f"CASE WHEN {text} < ':' THEN regexp_full_match({text}, '{_NOT_WHOLE}') ELSE {text} >= '[' END"

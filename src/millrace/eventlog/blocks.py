@@ -12,10 +12,10 @@ from dataclasses import astuple, dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.log.content import MERGED, Content, decode, encode
-from millrace.log.retention import Block, stale
-from millrace.log.sequences import Appended
-from millrace.log.topic import Topic
+from millrace.eventlog.content import MERGED, Content, decode, encode
+from millrace.eventlog.retention import Block, stale
+from millrace.eventlog.sequences import Appended
+from millrace.eventlog.topic import Topic
 from millrace.model.errors import ModelError
 
 _COLUMNS = "partition, first, records, bytes, latest, begun, ended, content"

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from millrace.log.condition import are_objects, holds, statement
-from millrace.log.fields import Bools, Edits, Fields, edit, scan, without
+from millrace.eventlog.condition import are_objects, holds, statement
+from millrace.formats.fields import Bools, Edits, Fields, edit, scan, without
 from millrace.model.errors import refuse, shown
 from millrace.model.schema import Schema
 

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.log.bundle import as_texts
-from millrace.log.condition import are_objects
-from millrace.log.csvfile import opened, read_csv
-from millrace.log.duck import asked
-from millrace.log.files import lines
-from millrace.log.typed import pointer
+from millrace.eventlog.condition import are_objects
+from millrace.formats.csvfile import opened, read_csv
+from millrace.formats.duck import asked
+from millrace.formats.texts import as_texts
+from millrace.formats.typed import pointer
 from millrace.model.errors import ModelError, unknown
+from millrace.sources.files import lines
 
 FORMATS = ("json", "csv")
 _CHUNK = 4 << 20

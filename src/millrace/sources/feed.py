@@ -7,12 +7,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from millrace.log.admission import Admission, share
-from millrace.log.bundle import Bundle, as_texts
-from millrace.log.durable import write_whole
-from millrace.log.topics import Log
+from millrace.eventlog.durable import write_whole
+from millrace.eventlog.topics import Log
+from millrace.formats.texts import as_texts
 from millrace.model.errors import ModelError
 from millrace.model.stream import Source
+from millrace.sources.admission import Admission, share
+from millrace.sources.bundle import Bundle
 
 SPLIT = 64 << 20
 """How many bytes of a partition one split holds, about."""

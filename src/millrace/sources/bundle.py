@@ -28,21 +28,6 @@ class Bundle:
         return len(self.offsets)
 
 
-def as_texts(values: pa.Array) -> pa.Array:
-    """Bytes as text; None, which no record is, for those that are not text in UTF-8."""
-    try:
-        return values.cast(pa.large_string() if pa.types.is_large_binary(values.type) else pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([_text(value) for value in values.to_pylist()], pa.large_string())
-
-
-def _text(value: bytes | None) -> str | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return None
-
-
 @dataclass(frozen=True, slots=True)
 class Times:
     """The clock of a micro-batch, in microseconds: before it and at it; and the watermark, if a script says it."""

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
 
-from millrace.log.records import Headers
-from millrace.log.topics import Log
+from millrace.eventlog.records import Headers
+from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, Duration, parse_duration, to_instant
 from millrace.model.errors import ModelError, refuse, shown
 

@@ -1,0 +1,1 @@
+"""The embedded log: topics, partitions, offsets, retention, producers."""

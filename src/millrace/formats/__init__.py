@@ -1,0 +1,1 @@
+"""JSON, CSV and SQL expressions as they are read and written in DuckDB."""

@@ -1,0 +1,27 @@
+"""Columns of text and bytes."""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+
+def as_texts(values: pa.Array) -> pa.Array:
+    """Bytes as text; None, which no record is, for those that are not text in UTF-8."""
+    try:
+        return values.cast(pa.large_string() if pa.types.is_large_binary(values.type) else pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([_text(value) for value in values.to_pylist()], pa.large_string())
+
+
+def _text(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def offsets_of(column: pa.Array) -> npt.NDArray[np.int32]:
+    """Where each value of a binary array starts, and where the last ends."""
+    if not len(column):
+        return np.zeros(1, np.int32)
+    return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)

@@ -1,0 +1,1 @@
+"""Sources: replayable input, read by positions."""
