@@ -26,21 +26,16 @@ from millrace.edge.dedup import deduped
 from millrace.edge.partials import AT, NotInSqlError, partials_of, slice_of
 from millrace.edge.staged import BAD, SIDE, Staged, Stages, may_fail
 from millrace.formats.sql import CannotFuseError, quoted, to_duckdb
+from millrace.model import operators
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.evaluate import no_value
 from millrace.model.expression import Expression
 from millrace.model.query import Computed, Query
 from millrace.model.stream import (
-    Dedup,
     EventTime,
-    Join,
-    Select,
     Source,
     Stream,
-    Where,
-    WithColumns,
     find_event_time,
-    parents,
 )
 from millrace.model.typed import ColumnOf
 from millrace.model.watermark import Punctuated, Seen
@@ -278,27 +273,11 @@ def how(of: Query | Stream, source: Source) -> str:
 def columns_read(of: Query | Stream) -> set[str]:
     """The names of all columns that a query looks at, in its source or made on the way."""
     if not isinstance(of, Query):
-        return {*of.schema.names, *_looked_at(of)}
+        return {*of.schema.names, *operators.columns_read(of)}
     if isinstance(of.windowing, Custom):  # a function of the user's may look at anything
-        return {*of.stream.schema.names, *_looked_at(of.stream)}
+        return {*of.stream.schema.names, *operators.columns_read(of.stream)}
     arguments = (argument for computed in of.computed for argument in computed.arguments)
-    return {*of.keys, *(name for each in arguments for name in each.columns), *_looked_at(of.stream)}
-
-
-def _looked_at(node: Stream) -> set[str]:
-    above = {name for parent in parents(node) for name in _looked_at(parent)}
-    match node:
-        case Where(condition=condition):
-            return above | set(condition.columns)
-        case Select(columns=columns) | WithColumns(columns=columns):
-            return above.union(*(expression.columns for _, expression in columns))
-        case Join(on=on):
-            return above | set(on)
-        case Dedup(by=by):
-            return above | set(by)
-        case EventTime(column=column, estimator=estimator):
-            return above | {column} | ({estimator.policy.column} if isinstance(estimator.policy, Punctuated) else set())
-    return above
+    return {*of.keys, *(name for each in arguments for name in each.columns), *operators.columns_read(of.stream)}
 
 
 def _placed(rows: pa.Table) -> pa.Table:

@@ -6,6 +6,7 @@ of the expression, and from there on passes every filter and join, to be told ap
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from millrace.edge.tables import columns_of
 from millrace.formats.sql import CannotFuseError, quoted, to_duckdb, tried
 from millrace.model.expression import Expression
 from millrace.model.stream import (
+    Dedup,
     EventTime,
     Join,
     Select,
@@ -24,6 +26,7 @@ from millrace.model.stream import (
     Where,
     WithColumns,
     find_event_time,
+    node_of,
 )
 from millrace.model.typed import is_fallible
 
@@ -81,16 +84,20 @@ class Stages:
 
     def _stream(self, node: Stream, source: Source) -> Staged | None:
         """A stream as a query over the rows of one source; None if that source is not part of it."""
-        if isinstance(node, Source):
-            columns = ", ".join(map(quoted, node.schema.names))
-            rows = f"SELECT {PLACE}, 0 AS {SIDE}, {columns} FROM {self._decoded}"
-            return Staged(rows) if node == source else None
-        if isinstance(node, Union):
-            return self._union(node, source)
-        if not isinstance(node, Where | Select | WithColumns | Join | EventTime):
-            raise CannotFuseError(f"{type(node).__name__.lower()} needs to remember rows")
-        above = self._stream(node.parent, source)
-        return None if above is None else self._step(node, above)
+        match node_of(node):
+            case Source() as own:
+                columns = ", ".join(map(quoted, own.schema.names))
+                rows = f"SELECT {PLACE}, 0 AS {SIDE}, {columns} FROM {self._decoded}"
+                return Staged(rows) if own == source else None
+            case Union() as union:
+                return self._union(union, source)
+            case Dedup():
+                raise CannotFuseError("dedup needs to remember rows")
+            case (Where() | Select() | WithColumns() | Join() | EventTime()) as step:
+                above = self._stream(step.parent, source)
+                return None if above is None else self._step(step, above)
+            case never:
+                assert_never(never)
 
     def _union(self, node: Union, source: Source) -> Staged | None:
         many, found = len(node.parents), [self._stream(side, source) for side in node.parents]
@@ -124,6 +131,8 @@ class Stages:
                     return above
                 there = above.kept(f"{quoted(column)} IS NOT NULL")
                 return Staged(f"SELECT * FROM ({above.sql}) WHERE {there}", above.is_marked)
+            case never:
+                assert_never(never)
 
     def _where(self, node: Where, condition: Expression, above: Staged) -> Staged:
         if not may_fail(condition):

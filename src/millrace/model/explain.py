@@ -6,8 +6,9 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from millrace.model.duration import format_duration
+from millrace.model.operators import operator_of
 from millrace.model.query import Query
-from millrace.model.stream import Dedup, EventTime, Join, Select, Source, Stream, Union, Where, WithColumns, parents
+from millrace.model.stream import Stream, parents
 from millrace.model.trigger import may_finish
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def _lines(stage: Stage, indent: str) -> Iterator[str]:
 def _of(node: Stream | Query) -> Stage:
     if isinstance(node, Query):
         return _of_query(node)
-    return Stage(*_words(node), tuple(map(_of, parents(node))))
+    operator = operator_of(node)
+    return Stage(operator.verb, operator.detail, tuple(map(_of, parents(node))))
 
 
 def _of_query(query: Query) -> Stage:
@@ -92,28 +94,6 @@ def _of_query(query: Query) -> Stage:
         if detail:
             stage = Stage(verb, detail, (stage,))
     return stage
-
-
-def _words(stream: Stream) -> tuple[str, str]:
-    match stream:
-        case Source(kind=kind, name=name, schema=schema):
-            return "source", f"{kind} {name} ({schema})"
-        case Where(condition=condition):
-            return "where", str(condition)
-        case Select(columns=columns):
-            return "select", ", ".join(name if str(sql) == f"`{name}`" else f"{sql} AS {name}" for name, sql in columns)
-        case WithColumns(columns=columns):
-            return "with", ", ".join(f"{sql} AS {name}" for name, sql in columns)
-        case Dedup(by=by, within=within):
-            return "dedup", ", ".join(by) + (f" within {format_duration(within)}" if within else "")
-        case Union(parents=sides):
-            return "union", f"{len(sides)} streams"
-        case Join(table=table, on=on, how=how, as_of=as_of):
-            return "join", f"{how} with {table.name} on {', '.join(on)}" + (f" as of {as_of}" if as_of else "")
-        case EventTime(column=column, estimator=estimator):
-            idle = f", idle after {format_duration(estimator.idle)}" if estimator.idle else ""
-            return "event time", f"{column}, {estimator.policy}{idle}"
-    raise TypeError(f"{type(stream).__name__} is not a kind of stream")
 
 
 # The picture: boxes in columns, one column for each path from a source, joined by lines.

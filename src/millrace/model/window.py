@@ -100,7 +100,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class CountWindow:
     """Groups of `size` elements of a key in order of arrival; event time plays no part."""
 
     size: int
@@ -172,7 +172,7 @@ class Custom:
         return f"custom({getattr(self.function, '__name__', 'function')})"
 
 
-Windowing: TypeAlias = Fixed | Sliding | Session | Count | Global | Calendar | Custom
+Windowing: TypeAlias = Fixed | Sliding | Session | CountWindow | Global | Calendar | Custom
 
 
 def fixed(size: Duration, offset: Duration = "0s") -> Fixed:
@@ -199,11 +199,11 @@ def session(gap: Duration) -> Session:
     return Session(parse_positive(gap, "session gap"))
 
 
-def count(size: int) -> Count:
+def count(size: int) -> CountWindow:
     """Groups of so many elements of a key, in order of arrival."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise refuse(f"a count window holds a whole number of elements, at least 1, not {size!r}")
-    return Count(size)
+    return CountWindow(size)
 
 
 def all_time() -> Global:

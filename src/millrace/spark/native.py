@@ -11,7 +11,7 @@ that expression in `__bad` past every filter, and becomes a dead letter.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +40,7 @@ from millrace.model.stream import (
     WithColumns,
     event_times,
     find_event_time,
-    parents,
+    node_of,
     sources,
 )
 from millrace.model.typed import is_fallible
@@ -112,34 +112,42 @@ class _Plan:
 
     def _frame(self, stream: Stream) -> DataFrame:
         """A stream over the frames of its sources."""
-        if isinstance(stream, Source):
-            return self._frames[stream.name]
-        first, *more = [self._frame(parent) for parent in parents(stream)]
-        match stream:
-            case Union():
+        match node_of(stream):
+            case Source(name=name):
+                return self._frames[name]
+            case Union(parents=sides):
+                first, *more = map(self._frame, sides)
                 for other in more:
                     first = first.unionByName(other, allowMissingColumns=True)
                 return first
+            case Dedup(place=place):
+                raise refuse(f"dedup() needs an edge that is fused, and this one is {_why(self._part)}", place)
+            case (Where() | Select() | WithColumns() | Join() | EventTime()) as step:
+                return self._step(step, self._frame(step.parent))
+            case never:
+                assert_never(never)
+
+    def _step(self, step: Where | Select | WithColumns | Join | EventTime, above: DataFrame) -> DataFrame:
+        match step:
             case Where(condition=condition):
-                rows, values = self._computed(first, {"holds": condition})
-                return _keeping(rows, values["holds"], stream.parent).drop("__t_holds")
+                rows, values = self._computed(above, {"holds": condition})
+                return _keeping(rows, values["holds"], step.parent).drop("__t_holds")
             case Select(columns=columns):
-                rows, values = self._computed(first, dict(columns))
+                rows, values = self._computed(above, dict(columns))
                 return rows.select(*(value.alias(name) for name, value in values.items()), *_hidden(rows))
             case WithColumns(columns=columns):
-                rows, values = self._computed(first, dict(columns))
+                rows, values = self._computed(above, dict(columns))
                 return rows.withColumns(values).drop(*(f"__t_{name}" for name in values))
             case Join():
-                return self._join(stream, first)
+                return self._join(step, above)
             case EventTime(column=column, estimator=estimator):
-                node = [id(each) for each in event_times(self._part.stream)].index(id(stream))
+                node = [id(each) for each in event_times(self._part.stream)].index(id(step))
                 policy = estimator.policy
                 closed = f.unix_micros(_column(policy.column)) if isinstance(policy, Punctuated) else f.lit(None)
                 times = {_NODE: f.lit(node), _TIME: f.unix_micros(_column(column)), _CLOSED: closed.cast("bigint")}
-                return first.withColumns({name: f.when(_is_good(first), value) for name, value in times.items()})
-            case Dedup():
-                raise refuse(f"dedup() needs an edge that is fused, and this one is {_why(self._part)}", stream.place)
-        raise TypeError(f"{type(stream).__name__} is not a kind of stream")
+                return above.withColumns({name: f.when(_is_good(above), value) for name, value in times.items()})
+            case never:
+                assert_never(never)
 
     def _computed(self, rows: DataFrame, expressions: Mapping[str, Expression]) -> tuple[DataFrame, dict[str, Column]]:
         """Rows in which those are marked that have no value for an expression, and the columns with the values.

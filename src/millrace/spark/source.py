@@ -26,7 +26,7 @@ from millrace.model.duration import SECOND
 from millrace.model.query import Query
 from millrace.model.schema import backticked
 from millrace.model.stream import Source, event_times, sources
-from millrace.model.trigger import After, Every, Trigger, parts_of
+from millrace.model.trigger import waits
 from millrace.sources.bundle import Followed, Split, Times
 from millrace.sources.feed import Feed
 from millrace.sources.files import Files
@@ -285,19 +285,10 @@ class BatchReader(DataSourceReader):
 def _tick(parts: Iterable[Part]) -> int | None:
     """How long the clock may stand still while nothing comes; None if nothing goes by it."""
     given = list(parts)
-    waits = [wait for part in given if isinstance(part.of, Query) for wait in _waits(part.of.trigger)]
+    spans = [wait for part in given if isinstance(part.of, Query) for wait in waits(part.of.trigger)]
     idle = [node.estimator.idle for part in given for node in event_times(part.stream)]
-    waits += [wait for wait in idle if wait is not None]
-    return min(max(min(waits) // 4, _FASTEST), _SLOWEST) if waits else None
-
-
-def _waits(trigger: Trigger) -> list[int]:
-    match trigger:
-        case After(delay):
-            return [delay]
-        case Every(period):
-            return [period]
-    return [wait for part in parts_of(trigger) for wait in _waits(part)]
+    spans += [wait for wait in idle if wait is not None]
+    return min(max(min(spans) // 4, _FASTEST), _SLOWEST) if spans else None
 
 
 def _read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:

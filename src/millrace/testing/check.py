@@ -14,7 +14,7 @@ from millrace.model.errors import ModelError
 from millrace.model.pane import Pane
 from millrace.model.query import Query
 from millrace.model.reference import Reference
-from millrace.model.window import GLOBAL_WINDOW, Count
+from millrace.model.window import GLOBAL_WINDOW, CountWindow
 from millrace.testing.engines import ENGINES, Engine
 from millrace.testing.transcript import (
     PANE,
@@ -232,7 +232,7 @@ def _equal(wanted: Any, said: Any) -> bool:
 
 def _attributes(pane: Pane, query: Query) -> dict[str, Any]:
     """A pane as transcripts write it."""
-    if isinstance(query.windowing, Count):
+    if isinstance(query.windowing, CountWindow):
         bounds: list[float] = [pane.window.start, pane.window.end]
     else:
         bounds = [_seconds(pane.window.start), _seconds(pane.window.end)]

@@ -19,7 +19,7 @@ from millrace.model.inputs import memory
 from millrace.model.pane import Mode, Timing
 from millrace.model.query import Query
 from millrace.model.schema import Schema, parse_schema
-from millrace.model.window import Count, Global
+from millrace.model.window import CountWindow, Global
 from millrace.testing.notation import parse_aggregate, parse_policy, parse_trigger, parse_window
 
 _KEYS = ("name", "window", "trigger", "mode", "lateness", "aggregate", "watermarks", "idle", "steps", "error")
@@ -174,7 +174,7 @@ def parse_transcript(document: Document) -> Transcript:
     windowing = parse_window(content["window"])
     numbered = list(enumerate(content["steps"], 1))
     bundles = {n: _elements(step["input"], n) for n, step in numbered if isinstance(step, Mapping) and "input" in step}
-    if not isinstance(windowing, Count | Global):
+    if not isinstance(windowing, CountWindow | Global):
         for number, bundle in bundles.items():
             if any(row["at"] is None and row["closes"] is None for row in bundle):
                 raise refuse(f"step {number}: each element needs at:, its event time in seconds")
@@ -258,7 +258,7 @@ def _row(element: Mapping[str, Any]) -> dict[str, Any]:
         key: None if element[key] is None else to_datetime(_instant(element[key], key)) for key in ("at", "closes")
     }
     if times["at"] is None and times["closes"] is None:
-        times["at"] = to_datetime(0)  # Count and global windows do not ask when.
+        times["at"] = to_datetime(0)  # CountWindow and global windows do not ask when.
     return {**element, **times}
 
 
