@@ -18,7 +18,6 @@ from rich.console import Console
 from sqlglot import exp
 
 from millrace import ModelError, Pipeline, Producer, agg, log, memory, on, table, to_function, window
-from millrace.edge.explain import explain
 from millrace.eventlog.topics import Log
 from millrace.model import called, resolve
 from millrace.model.arrow import arrow_type
@@ -27,15 +26,16 @@ from millrace.model.query import Query
 from millrace.model.reference import Reference
 from millrace.model.stream import Stream
 from millrace.panes.advance import Panes, State
+from millrace.plan.compile import stage_of
+from millrace.plan.explain import explain
 from millrace.running.replay import replay
 from millrace.running.run import Home, How, run_stream
 from millrace.sources.bundle import Bundle
 from millrace.sources.memory import Happening, Script
 from millrace.spark import batch
 from millrace.spark import session as sessions
-from millrace.spark.edge import Reading, Sent
-from millrace.spark.plan import Part
 from millrace.spark.settled import settled
+from millrace.spark.task import Reading, Sent
 from millrace.testing.engines import as_panes
 from millrace.views.store import open_store
 
@@ -247,7 +247,7 @@ def test_answers_and_dead_letters_do_not_depend_on_bundles(rows: list[tuple[Any,
     cuts = sorted(data.draw(st.sets(st.integers(1, len(rows)), max_size=4)) | {0, len(rows)})
     said = []
     for ends in ([0, len(rows)], cuts):
-        reading, sent, dead = Reading([(0, Part("view v", query))], ROWS, {}), Sent(), []
+        reading, sent, dead = Reading([(0, stage_of("view v", query))], ROWS, {}), Sent(), []
         for first, last in pairwise(ends):
             held = Held(table.slice(first, last - first))
             dead += [(each["offset"] + first, each["reason"]) for each in reading.take(held.read(), held, {0: sent})]

@@ -19,12 +19,12 @@ from millrace import ModelError, Pipeline, agg, files, memory, on, table, to_fil
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.model.reference import Reference
+from millrace.running.views import KeptViews
 from millrace.sources.memory import Happening, Script
 from millrace.spark import stream
 from millrace.spark.progress import BatchProgress
 from millrace.testing.check import STREAM, check_all
 from millrace.testing.stream import Case, Said, drive
-from millrace.views.kept import KeptViews
 from millrace.views.store import open_store
 from strategies import all_windows, deduped_streams, drawn, latenesses, micro_batches, modes, query, streams, triggers
 from test_panes import said

@@ -24,8 +24,8 @@ from millrace import ModelError, agg, memory, on, window
 from millrace.model.duration import SECOND
 from millrace.model.query import Query
 from millrace.model.schema import parse_schema
+from millrace.running.views import serving
 from millrace.views import postgresql, sqlite
-from millrace.views.kept import serving
 from millrace.views.shape import ViewShape, shape_of
 from millrace.views.store import ForgottenError, State, Store, open_store
 from postgres import Postgres, server

@@ -5,13 +5,13 @@ A pipeline says what is computed (`agg`), where in event time (`window`), when i
 """
 
 from millrace import agg, on, window
-from millrace.edge.explain import explain
 from millrace.eventlog.producer import Producer
 from millrace.model.errors import ModelError
 from millrace.model.inputs import files, layers, log, memory, table
 from millrace.model.pane import Mode, Pane, Timing
 from millrace.model.pipeline import Pipeline, to_files, to_function, to_table, to_topic
 from millrace.model.watermark import percentile, punctuated
+from millrace.plan.explain import explain
 
 __version__ = "0.1.0"
 

@@ -22,11 +22,11 @@ from millrace.cli.options import (
     plain_mistakes,
 )
 from millrace.cli.shown import show
-from millrace.edge.explain import explain as explained
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, format_duration
 from millrace.model.errors import ModelError, unknown
 from millrace.model.pipeline import Pipeline
+from millrace.plan.explain import explain as explained
 from millrace.running.layers import run_batch_layer
 from millrace.running.load import load
 from millrace.running.replay import replay as replayed
@@ -34,10 +34,10 @@ from millrace.running.replay import roll_back
 from millrace.running.run import Home, How, behind, run_batch, run_stream
 from millrace.running.savepoint import save, start_from
 from millrace.running.status import Status, all_under
+from millrace.running.views import serving
 from millrace.testing.check import BATCH, STREAM, check_all
 from millrace.testing.engines import ENGINES
 from millrace.testing.transcript import Document, read_documents
-from millrace.views.kept import serving
 from millrace.views.store import open_store
 
 Latency = Annotated[

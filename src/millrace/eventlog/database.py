@@ -25,7 +25,7 @@ PAGE = 8192
 _JOURNAL = 64 << 20
 """How many bytes the journal of writes may take before the writer waits for readers to let go of it."""
 
-_OURS, _FORMAT = 0x4D696C6C, 1
+_OURS, _FORMAT = 0x4D696C6C, 2
 _TABLES = (
     "CREATE TABLE topics (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL,"
     " max_age INTEGER, max_bytes INTEGER, interceptors TEXT NOT NULL)",
@@ -39,8 +39,9 @@ _TABLES = (
     "CREATE TABLE contents (id INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, block BLOB NOT NULL)",
     "CREATE TABLE sequences (topic INTEGER, producer TEXT, sequence INTEGER, session TEXT NOT NULL,"
     " appended TEXT NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (topic, producer, sequence)) WITHOUT ROWID",
-    "CREATE TABLE readers (topic INTEGER, reader TEXT, offsets TEXT NOT NULL,"
-    " PRIMARY KEY (topic, reader)) WITHOUT ROWID",
+    # A consumer group has several members if it reads a topic several times; each commits offsets of its own.
+    "CREATE TABLE consumers (topic INTEGER, consumer_group TEXT, member TEXT, offsets TEXT NOT NULL,"
+    " PRIMARY KEY (topic, consumer_group, member)) WITHOUT ROWID",
 )
 _TROUBLES = {
     sqlite3.SQLITE_FULL: "the disk is full; nothing of this was kept: make room, and do it again",

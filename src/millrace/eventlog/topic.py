@@ -66,7 +66,7 @@ def update_topic(connection: sqlite3.Connection, id: int, topic: Topic) -> None:
 def delete_topic(connection: sqlite3.Connection, id: int) -> None:
     """Remove a topic and all that it holds."""
     connection.execute("DELETE FROM contents WHERE id IN (SELECT content FROM blocks WHERE topic = ?)", (id,))
-    for table in ("blocks", "partitions", "sequences", "readers"):
+    for table in ("blocks", "partitions", "sequences", "consumers"):
         connection.execute(f"DELETE FROM {table} WHERE topic = ?", (id,))
     connection.execute("DELETE FROM topics WHERE id = ?", (id,))
 

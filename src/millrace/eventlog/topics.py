@@ -230,39 +230,39 @@ class Log:
                 sequences.forget(connection, self._clock())
         return removed
 
-    def report(self, reader: str, topic: str, offsets: Sequence[int]) -> None:
-        """Note how far a reader has come: the next offset of each partition. A power cut may undo it."""
+    def report(self, group: str, topic: str, offsets: Sequence[int], member: str = "") -> None:
+        """Store the offsets that a consumer group reads next, one for each partition. A power cut may undo it.
+
+        A group that reads a topic several times reports as several members.
+        """
         with self._database.write(durable=False) as connection:
             id, about = find_topic(connection, topic)
             if len(offsets) != about.partitions:
                 raise refuse(f"topic {topic!r} has {about.partitions} partitions, but {len(offsets)} offsets are given")
-            row = (id, reader, json.dumps([int(offset) for offset in offsets]))
-            connection.execute("INSERT OR REPLACE INTO readers VALUES (?, ?, ?)", row)
+            row = (id, group, member, json.dumps([int(offset) for offset in offsets]))
+            connection.execute("INSERT OR REPLACE INTO consumers VALUES (?, ?, ?, ?)", row)
 
-    def forget(self, reader: str) -> None:
-        """Forget how far a reader has come, so that no producer waits for it. Raises ModelError if none has the name.
-
-        A pipeline may read as several, whose names go on after a comma. One that goes on reports again.
-        """
+    def forget(self, group: str) -> None:
+        """Remove the offsets of a consumer group, so that no producer waits for it. A group that runs reports again."""
         with self._database.write() as connection:
-            rows = connection.execute("SELECT DISTINCT reader FROM readers ORDER BY reader").fetchall()
+            rows = connection.execute("SELECT DISTINCT consumer_group FROM consumers ORDER BY 1").fetchall()
             known = [name for (name,) in rows]
-            meant = [(name,) for name in known if reader in (name, name.partition(", ")[0])]
-            if not meant:
-                raise ModelError(unknown("reader", reader, known))
-            connection.executemany("DELETE FROM readers WHERE reader = ?", meant)
+            if group not in known:
+                raise ModelError(unknown("consumer group", group, known))
+            connection.execute("DELETE FROM consumers WHERE consumer_group = ?", (group,))
 
     def lag(self, topic: str) -> dict[str, int]:
-        """How many of the records that are kept each reader has yet to read."""
+        """How many of the records that are kept each consumer group has yet to read: its slowest member counts."""
         with self._database.snapshot() as connection:
             id, _ = find_topic(connection, topic)
-            rows = connection.execute("SELECT reader, offsets FROM readers WHERE topic = ? ORDER BY reader", (id,))
-            readers = {reader: json.loads(offsets) for reader, offsets in rows}
+            asked = "SELECT consumer_group, offsets FROM consumers WHERE topic = ? ORDER BY consumer_group"
+            consumers = [(group, json.loads(offsets)) for group, offsets in connection.execute(asked, (id,))]
             bounds = blocks.bounds(connection, id)
-        return {
-            reader: sum(max(0, end - max(start, at)) for (start, end), at in zip(bounds, offsets, strict=True))
-            for reader, offsets in readers.items()
-        }
+        lags: dict[str, int] = {}
+        for group, offsets in consumers:
+            behind = sum(max(0, end - max(start, at)) for (start, end), at in zip(bounds, offsets, strict=True))
+            lags[group] = max(behind, lags.get(group, 0))
+        return lags
 
     def _bounds(self, topic: str) -> list[tuple[int, int]]:
         with self._database.snapshot() as connection:

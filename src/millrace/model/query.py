@@ -208,9 +208,9 @@ class Query:
 
     def explain(self) -> str:
         """The flow as text."""
-        from millrace.model.explain import query_as_text
+        from millrace.model.explain import flow_as_text
 
-        return query_as_text(self)
+        return flow_as_text(self)
 
     def row(self, pane: Pane) -> dict[str, Any]:
         """A pane as a row: the columns of `schema`, then what is known of the pane itself."""

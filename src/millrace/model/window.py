@@ -24,6 +24,7 @@ from millrace.model.duration import (
     to_instant,
 )
 from millrace.model.errors import ModelError, NoValueError, because, refuse, shown, unknown
+from millrace.model.version import check_version
 
 __all__ = ["all_time", "calendar", "count", "custom", "fixed", "session", "sliding"]
 
@@ -148,6 +149,7 @@ class Custom:
     """Windows by a function of the user's: `(event time, row) -> [(start, end), ...]`."""
 
     function: Callable[[datetime, Row], Iterable[tuple[datetime, datetime]]]
+    version: str | None = None
 
     def assign(self, at: int, row: Row) -> tuple[Window, ...]:
         """What the function says, checked."""
@@ -223,11 +225,17 @@ def calendar(unit: str, zone: str = "UTC") -> Calendar:
     return Calendar(unit, zone)
 
 
-def custom(function: Callable[[datetime, Row], Iterable[tuple[datetime, datetime]]]) -> Custom:
-    """Windows of your own: a function of event time and row gives the spans it belongs to."""
+def custom(
+    function: Callable[[datetime, Row], Iterable[tuple[datetime, datetime]]], version: str | None = None
+) -> Custom:
+    """Windows of your own: a function of event time and row gives the spans it belongs to.
+
+    A checkpoint refuses to go on with a function whose code has changed; give a `version` to say yourself when it
+    assigns other windows.
+    """
     if not callable(function):
         raise refuse(f"custom windows take a function of (event time, row), not {shown(function)}")
-    return Custom(function)
+    return Custom(function, check_version(version))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ from millrace.model.watermark import BoundedDelay
 from millrace.model.window import Calendar, Fixed, Sliding, all_time
 from millrace.running.ending import told_to_end
 from millrace.running.run import Home, typed, unless_told
+from millrace.running.views import KeptViews, lookups, read_boundary, serving
 from millrace.spark.writers import Commit
-from millrace.views.kept import KeptViews, lookups, read_boundary, serving
 from millrace.views.store import Store, open_store
 
 _STEP = 500_000

@@ -15,13 +15,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from millrace.eventlog.topics import Log
 from millrace.model.errors import ModelError
 from millrace.model.pipeline import Pipeline
+from millrace.plan.compile import compile
 from millrace.running.ending import told_to_end
 from millrace.running.run import Home, How, follow, typed
 from millrace.running.status import is_locked
+from millrace.running.views import KeptViews, serving, shapes_of
 from millrace.spark.checkpoint import Checkpoint
-from millrace.spark.outputs import check_places, parts_of
+from millrace.spark.outputs import check_places
 from millrace.spark.progress import BatchProgress
-from millrace.views.kept import KeptViews, serving, shapes_of
 from millrace.views.store import NoViewsError, State, Store, open_store
 
 _AT_BATCH_SPEED = "30s"
@@ -85,6 +86,6 @@ def _unfinished(store: Store, pipeline: Pipeline, home: Home) -> int | None:
     except NoViewsError:  # nothing was ever run
         return None
     for each in known:
-        if each.state is State.FILLING and Checkpoint(home.generation(each.number)).is_of(parts_of(pipeline)):
+        if each.state is State.FILLING and Checkpoint(home.generation(each.number)).is_of(compile(pipeline)):
             return each.number
     return None

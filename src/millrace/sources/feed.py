@@ -23,13 +23,15 @@ class Feed:
     """A topic, by position: an offset for each partition."""
 
     def __init__(
-        self, source: Source, log: str, journal: Path, reader: str | None, target: float, clock: Callable[[], float]
-    ) -> None:
+        self, source: Source, log: str, journal: Path, target: float, clock: Callable[[], float],
+        group: str | None = None, member: str = "",
+    ) -> None:  # fmt: skip
         """Start where the journal says, which is written the first time.
 
-        The log is told how far the reader of this name has come, and holds producers up that are too far ahead of it.
+        A consumer group reports its offsets to the log, which makes producers wait that are too far ahead of it.
         """
-        self._source, self._path, self._journal, self._reader = source, log, journal, reader
+        self._source, self._path, self._journal = source, log, journal
+        self._group, self._member = group, member
         self._log = Log(log)
         self._log.topic(source.name)
         self._admission = Admission(target)
@@ -56,8 +58,8 @@ class Feed:
         ends = self.end()
         self._check(at, ends)
         ends = ends if until is None else until
-        if self._reader is not None and at != self._reported:
-            self._log.report(self._reader, self._source.name, at)
+        if self._group is not None and at != self._reported:
+            self._log.report(self._group, self._source.name, at, self._member)
             self._reported = at
         waiting = [max(0, end - offset) for end, offset in zip(ends, at, strict=True)]
         taken = share(waiting, self._admission.limit)

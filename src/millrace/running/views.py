@@ -12,7 +12,6 @@ from millrace.model.arrow import arrow_type
 from millrace.model.errors import ModelError, unknown
 from millrace.model.pipeline import Pipeline
 from millrace.model.stream import Table
-from millrace.spark.outputs import parts_of
 from millrace.spark.snapshots import tables_of
 from millrace.spark.writers import Commit
 from millrace.views.shape import ViewShape, shape_of
@@ -95,7 +94,7 @@ class ViewLookup:
 
 def lookups(pipeline: Pipeline, store: str) -> dict[str, ViewLookup]:
     """The tables of a pipeline that are views of a store, by name."""
-    joined = tables_of(part.stream for part in parts_of(pipeline).values())
+    joined = tables_of(pipeline.streams)
     at = store if "://" in store else str(Path(store).absolute())  # Spark's processes may be elsewhere
     return {name: ViewLookup(at, table) for name, table in joined.items() if table.view is not None}
 
