@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.model.errors import ModelError
+from millrace.model.errors import MillraceError
 
 LOG = Path(".millrace", "log.db")
 STORE = ".millrace/views.db"
@@ -38,7 +38,7 @@ def plain_mistakes() -> Iterator[None]:
     """Say what is wrong, without a stack, and end with 2."""
     try:
         yield
-    except ModelError as error:
+    except MillraceError as error:
         # A mistake in an option has no line of the user's; what called us then is the parser of the command line.
         ours = error.place is None or Path(error.place.file).is_relative_to(Path(typer.__file__).parents[1])
         typer.echo(error.message if ours else str(error), err=True)

@@ -25,7 +25,7 @@ from millrace.cli.shown import show
 from millrace.edge.explain import explain as explained
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, format_duration
-from millrace.model.errors import ModelError, unknown
+from millrace.model.errors import MillraceError, PipelineError, unknown
 from millrace.model.pipeline import Pipeline
 from millrace.running.layers import run_batch_layer
 from millrace.running.load import load
@@ -94,14 +94,14 @@ def run(
     console = Console(stderr=not json)
     with plain_mistakes():
         if mode not in ("micro-batch", "batch"):
-            raise ModelError(unknown("mode", mode, ("micro-batch", "batch")))
+            raise PipelineError(unknown("mode", mode, ("micro-batch", "batch")))
         loaded = load(file, pipeline)
         home = _home(loaded, checkpoint, log, store, master)
         if from_savepoint is not None:
             served = _serving(store, loaded)
             start_from(from_savepoint, home.generation(served), served)
         if layer not in ("speed", "batch"):
-            raise ModelError(unknown("layer", layer, ("speed", "batch")))
+            raise PipelineError(unknown("layer", layer, ("speed", "batch")))
         if layer == "batch":
             done = run_batch_layer(console, loaded, home)
         elif mode == "batch":
@@ -264,7 +264,7 @@ def check(
     for path in files:
         try:
             documents = list(read_documents(path))
-        except ModelError as error:
+        except MillraceError as error:
             typer.echo(error.message, err=True)
             unreadable = True
             continue

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 
 from millrace.eventlog.topics import Log
-from millrace.model.errors import MachineError, ModelError
+from millrace.model.errors import MachineError, MillraceError, PipelineError
 from millrace.model.plain import to_json
 from millrace.server.asked import asked_of
 from millrace.server.body import records_of
@@ -47,8 +47,8 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
     app = FastAPI(title="Millrace", docs_url="/docs", redoc_url=None)
     collector = Collector(log, marks or Marks(), time.monotonic)
 
-    @app.exception_handler(ModelError)
-    async def refused(request: Request, error: ModelError) -> Response:
+    @app.exception_handler(MillraceError)
+    async def refused(request: Request, error: MillraceError) -> Response:
         return _error(404 if error.message.startswith("unknown") else 400, error.message)
 
     @app.exception_handler(MachineError)
@@ -73,7 +73,7 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
         millrace_sequence: int | None = Header(None, description="The number of this request, one more each time."),
     ) -> dict[str, Any]:
         if (millrace_producer is None) != (millrace_sequence is None):
-            raise ModelError("Millrace-Producer and Millrace-Sequence go together; give both or none")
+            raise PipelineError("Millrace-Producer and Millrace-Sequence go together; give both or none")
         kind = request.headers.get("content-type", "application/json")
         values = await asyncio.to_thread(records_of, await _body(request), kind)
         keys = None if key is None else await asyncio.to_thread(keys_of, values, key)
@@ -130,7 +130,7 @@ def _query_of(body: bytes) -> SqlQuery:
     except ValidationError as error:
         wrong = error.errors()[0]
         where = f"{wrong['loc'][0]}: " if wrong["loc"] else ""
-        raise ModelError(f'POST /query takes {{"sql": "SELECT ..."}}, but {where}{wrong["msg"]}') from None
+        raise PipelineError(f'POST /query takes {{"sql": "SELECT ..."}}, but {where}{wrong["msg"]}') from None
 
 
 def _json(content: Any) -> Response:

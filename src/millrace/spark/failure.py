@@ -4,9 +4,9 @@ import re
 
 from pyspark.errors import PySparkException
 
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 
-_OURS = re.compile(r"millrace\.model\.errors\.ModelError: (.*(?:\n    .*)*)")
+_OURS = re.compile(r"millrace\.model\.errors\.\w+Error: (.*(?:\n    .*)*)")
 
 
 def plain_error(error: PySparkException) -> Exception:
@@ -14,7 +14,7 @@ def plain_error(error: PySparkException) -> Exception:
     text = str(error)
     found = _OURS.search(text)
     if found:
-        return ModelError(found[1].strip())
+        return PipelineError(found[1].strip())
     if "No space left on device" in text:
-        return ModelError("the disk is full; nothing was lost: make room, and run again")
+        return PipelineError("the disk is full; nothing was lost: make room, and run again")
     return error

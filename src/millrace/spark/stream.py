@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from millrace.eventlog.durable import sync
 from millrace.model.duration import SECOND, Duration, parse_duration, parse_positive
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 from millrace.model.pipeline import Pipeline
 from millrace.sources.memory import Script
 from millrace.spark.checkpoint import Checkpoint
@@ -173,7 +173,7 @@ def start(
     parts = parts_of(pipeline)
     period = None if interval is None else parse_duration(interval, "interval")
     if until_caught_up and period is not None:
-        raise ModelError("to run until caught up takes all there is as it comes; leave the interval out")
+        raise PipelineError("to run until caught up takes all there is as it comes; leave the interval out")
     kept = Checkpoint(Path(checkpoint).absolute())
     with ExitStack() as held:
         lock = held.enter_context(kept.lock())
