@@ -33,16 +33,19 @@ class Kind(StrEnum):
     MACHINE = "machine"
     CORRUPT = "corrupt"
     CONFLICT = "conflict"
+    UNKNOWN = "unknown"
+    """A failure that Millrace has no explanation for."""
 
 
 class MillraceError(Exception):
     """The base of all errors that Millrace raises for a user to read.
 
     `problem` says what is wrong, `advice` what to do about it, and `place` is the line of the user's code, where
-    there is one. The text is one message without a stack trace: "place: problem; advice".
+    there is one. The text is one message without a stack trace: "place: problem; advice". The base itself stands for
+    a failure that Millrace has no explanation for.
     """
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[Kind] = Kind.UNKNOWN
 
     def __init__(self, problem: str, advice: str | None = None, place: Place | None = None) -> None:
         # The arguments as they are: pickle calls the class with them again.
@@ -138,10 +141,25 @@ def at_place(place: Place) -> Iterator[None]:
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """Say that a name is not known, what would be, and which of them was probably meant."""
     names = [str(each) for each in known]
+    meant = _closest(name, names)
+    guess = "" if meant is None else f"; did you mean {meant!r}?"
+    return f"unknown {what} {str(name)!r}{guess} (known: {', '.join(names) or 'none'})"
+
+
+def not_found(what: str, name: object, known: Iterable[str], advice: str) -> NotFoundError:
+    """An error for a name that is not known, with the name that was probably meant as the first advice."""
+    names = [str(each) for each in known]
+    meant = _closest(name, names)
+    listed = f"(known: {', '.join(names) or 'none'})"
+    if meant is None:
+        return NotFoundError(f"unknown {what} {str(name)!r} {listed}", advice)
+    return NotFoundError(f"unknown {what} {str(name)!r}", f"did you mean {meant!r}? {listed}; {advice}")
+
+
+def _closest(name: object, names: Iterable[str]) -> str | None:
     by_lower = {each.lower(): each for each in names}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.7)
-    guess = f"; did you mean {by_lower[close[0]]!r}?" if close else ""
-    return f"unknown {what} {str(name)!r}{guess} (known: {', '.join(names) or 'none'})"
+    return by_lower[close[0]] if close else None
 
 
 def shown(value: object) -> str:

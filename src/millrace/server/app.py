@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 
 from millrace.eventlog.topics import Log
-from millrace.model.errors import MachineError, MillraceError, PipelineError
+from millrace.model.errors import Kind, MillraceError, PipelineError
 from millrace.model.plain import to_json
 from millrace.server.asked import asked_of
 from millrace.server.body import records_of
@@ -23,7 +23,17 @@ MOST = 64 << 20
 _RETRY_SECONDS = 1
 
 
-class TooMuchError(Exception):
+STATUSES = {
+    Kind.UNKNOWN: 500,
+    Kind.MISTAKE: 400,
+    Kind.NOT_FOUND: 404,
+    Kind.MACHINE: 503,
+    Kind.CORRUPT: 500,
+    Kind.CONFLICT: 409,
+}
+
+
+class TooMuchError(PipelineError):
     """A body that is too long."""
 
 
@@ -48,21 +58,16 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
     collector = Collector(log, marks or Marks(), time.monotonic)
 
     @app.exception_handler(MillraceError)
-    async def refused(request: Request, error: MillraceError) -> Response:
-        return _error(404 if error.message.startswith("unknown") else 400, error.message)
-
-    @app.exception_handler(MachineError)
-    async def failed(request: Request, error: MachineError) -> Response:
-        return _error(503, error.message, retry=True)
+    async def failed(request: Request, error: MillraceError) -> Response:
+        return _error(STATUSES[error.kind], error)
 
     @app.exception_handler(BusyError)
     async def busy(request: Request, error: BusyError) -> Response:
-        said = "the pipelines that read this topic are too far behind; try again in a while"
-        return _error(429, said, retry=True)
+        return _error(429, error)
 
     @app.exception_handler(TooMuchError)
     async def too_much(request: Request, error: TooMuchError) -> Response:
-        return _error(413, f"a request may bring {MOST:,} bytes; send the records in several")
+        return _error(413, error)
 
     @app.post("/topics/{topic}")
     async def append(
@@ -143,9 +148,12 @@ async def _body(request: Request) -> bytes:
     async for part in request.stream():
         body += part
         if len(body) > MOST:
-            raise TooMuchError
+            raise TooMuchError(f"a request may bring {MOST:,} bytes", "send the records in several")
     return bytes(body)
 
 
-def _error(status: int, message: str, retry: bool = False) -> JSONResponse:
-    return JSONResponse({"error": message}, status, {"Retry-After": str(_RETRY_SECONDS)} if retry else None)
+def _error(status: int, error: MillraceError) -> JSONResponse:
+    """The place is left out: it is a line of the server's own code, or of a file that the client does not have."""
+    told = {"error": error.message, "problem": error.problem, "advice": error.advice, "kind": error.kind}
+    headers = {"Retry-After": str(_RETRY_SECONDS)} if error.kind is Kind.MACHINE else None
+    return JSONResponse(told, status, headers)

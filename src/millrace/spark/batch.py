@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -26,6 +27,7 @@ from millrace.panes.grouping import identify
 from millrace.panes.store import stack
 from millrace.sources.memory import Script
 from millrace.spark.dedup import Deduplicating
+from millrace.spark.envelope import reported
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import Gathered, gather
 from millrace.spark.messages import DEAD, DEAD_LETTERS, FROM_SHARD, NO_PART, PANES, PARTIALS, ROWS, STATUS
@@ -96,11 +98,12 @@ def collect(
         try:
             with _watched(spark, on_tasks):
                 return gather(plan, answering.toArrow())
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:
             raise plain_error(error) from None
 
 
 def _answering(packed: Packed) -> Callable[[pa.Table], pa.Table]:
+    @reported
     def answer(sent: pa.Table) -> pa.Table:
         ordered = sent.take(pc.sort_indices(sent, sort_keys=[("place", "ascending")]))
         passed = (ordered["kind"].to_numpy() != PARTIALS) | (ordered["part"].to_numpy() == NO_PART)

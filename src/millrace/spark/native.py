@@ -50,6 +50,7 @@ from millrace.panes.advance import Panes
 from millrace.panes.blobs import to_bytes
 from millrace.sources.bundle import Times, together
 from millrace.spark.edge import by_shard, lifted
+from millrace.spark.envelope import reported
 from millrace.spark.messages import (
     DEAD,
     DEAD_LETTERS,
@@ -238,6 +239,7 @@ def _new_marks(joined: DataFrame, before: DataFrame) -> list[Column]:
 def _sending(
     packed: Packed, number: int, reasons: tuple[str, ...]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    @reported
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         plan = packed.plan
         sender = Sender(plan.parts[number], reasons)

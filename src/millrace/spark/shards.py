@@ -27,6 +27,7 @@ from millrace.panes.store import stack
 from millrace.sources.bundle import together
 from millrace.spark.crash import reach
 from millrace.spark.dedup import Deduplicating
+from millrace.spark.envelope import reported
 from millrace.spark.messages import (
     DEAD,
     DEAD_LETTERS,
@@ -176,6 +177,7 @@ def processor(packed: Packed, run: str) -> StatefulProcessor:
     return Processor()
 
 
+@reported
 def micro_batch(packed: Packed, run: str, shard: int, rows: Iterable[Row], kept: Any) -> Iterator[Row]:
     """What Spark asks of a shard, with its state as a map of blobs."""
 

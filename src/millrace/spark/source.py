@@ -34,6 +34,7 @@ from millrace.sources.memory import Scripted
 from millrace.spark.answers import arrow_schema
 from millrace.spark.crash import reach
 from millrace.spark.edge import Letters, decoded, edge_of
+from millrace.spark.envelope import reported
 from millrace.spark.messages import TO_SHARD, to_batch
 from millrace.spark.native import CARRIED, CONTROL, OFFSET, ORIGIN, messages_of
 from millrace.spark.plan import Packed, Part, Plan
@@ -238,20 +239,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reads = reads
         self._opened: Reader | None = None
 
+    @reported
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802, D102
         return self._reader().start()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802, D102
         return ReadAllAvailable()
 
+    @reported
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802, D102
         self._reader().stop_at_the_end()
 
+    @reported
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, D102
         latest = self._reader().latest(start)
         reach("offsets planned")
         return latest
 
+    @reported
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: D102
         return self._reader().tasks(start, end)
 
@@ -274,6 +279,7 @@ class BatchReader(DataSourceReader):
         """Open nothing yet, as this also travels to tasks."""
         self._reads = reads
 
+    @reported
     def partitions(self) -> Sequence[InputPartition]:  # noqa: D102
         reader = Reader(self._reads)
         return reader.tasks(reader.start(), reader.end())
@@ -300,6 +306,7 @@ def _waits(trigger: Trigger) -> list[int]:
     return [wait for part in parts_of(trigger) for wait in _waits(part)]
 
 
+@reported
 def _read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(task, Task)
     if not task.times:

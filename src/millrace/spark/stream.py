@@ -85,7 +85,7 @@ class Run:
             failure = self._failure or error
             if isinstance(failure, StoppedError):
                 return True
-            raise plain_error(failure) if isinstance(failure, PySparkException) else failure from None
+            raise plain_error(failure) from None
         finally:
             if not self.query.isActive:
                 self.lock.close()
