@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 from millrace.model.aggregate import sort_key
 from millrace.model.duration import BEGINNING_OF_TIME, to_instant
-from millrace.model.errors import ModelError, at_place, refuse, shown, unknown
+from millrace.model.errors import MillraceError, at_place, refuse, shown, unknown
 from millrace.model.evaluate import RowError, check_known, evaluate
 from millrace.model.expression import Expression
 from millrace.model.operators import operator_of
@@ -197,7 +197,7 @@ class Rows:
                         continue
                 times.append(to_instant(row[node.column]))
                 timed.append(row)
-            except ModelError as error:
+            except MillraceError as error:
                 self.dead.append(DeadLetter(row, f"event time {node.column}: {error.message}"))
         estimator, before = self._progress[id(node)]
         bundle = estimator.see(times, closes)

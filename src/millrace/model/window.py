@@ -23,7 +23,7 @@ from millrace.model.duration import (
     to_datetime,
     to_instant,
 )
-from millrace.model.errors import ModelError, NoValueError, because, refuse, shown, unknown
+from millrace.model.errors import MillraceError, NoValueError, because, refuse, shown, unknown
 from millrace.model.version import check_version
 
 __all__ = ["all_time", "calendar", "count", "custom", "fixed", "session", "sliding"]
@@ -165,7 +165,7 @@ class Custom:
         """The same. Raises NoValueError if the function raises, or says nothing to go by."""
         try:
             return self.assign(at, row)
-        except ModelError as error:
+        except MillraceError as error:
             raise NoValueError(error.message) from None
         except Exception as error:
             raise NoValueError(f"{self}: {because(error)}") from None

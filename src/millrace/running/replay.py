@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from millrace.eventlog.topics import Log
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import compile
 from millrace.running.ending import told_to_end
@@ -33,7 +33,7 @@ def replay(console: Console, pipeline: Pipeline, home: Home, how: How) -> str:
     """Recompute, catch up, and swap; what was done, in a line."""
     check_places(pipeline, {}, home.log)
     if not pipeline.views:
-        raise ModelError(f"pipeline {pipeline.name} has no views to compute again")
+        raise PipelineError(f"pipeline {pipeline.name} has no views to compute again")
     with told_to_end() as told, closing(open_store(home.store)) as store:
         return _replay(console, store, typed(pipeline, home), home, how, told)
 

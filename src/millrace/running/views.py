@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.model.arrow import arrow_type
-from millrace.model.errors import ModelError, unknown
+from millrace.model.errors import PipelineError, unknown
 from millrace.model.pipeline import Pipeline
 from millrace.model.stream import Table
 from millrace.spark.snapshots import tables_of
@@ -87,7 +87,7 @@ class ViewLookup:
         columns = {}
         for column in self.table.schema:
             if column.name not in rows.column_names:
-                raise ModelError(f"table {self.table.name!r}: " + unknown("column", column.name, rows.column_names))
+                raise PipelineError(f"table {self.table.name!r}: " + unknown("column", column.name, rows.column_names))
             columns[column.name] = rows[column.name].cast(arrow_type(column.type))
         return pa.table(columns)
 

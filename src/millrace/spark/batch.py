@@ -11,12 +11,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import PlanSettings, compile
 from millrace.sources.memory import Script
+from millrace.spark.envelope import reported
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import Gathered, gather
 from millrace.spark.job import DEFAULT_LOG, Job, PackedJob
@@ -85,11 +87,12 @@ def collect(
         try:
             with _watched(spark, on_tasks):
                 return gather(plan, answering.toArrow())
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:
             raise plain_error(error) from None
 
 
 def _answering(packed: PackedJob) -> Callable[[pa.Table], pa.Table]:
+    @reported
     def answer(sent: pa.Table) -> pa.Table:
         messages = [Message(**row) for row in sent.select(MESSAGE.names).to_pylist()]
         made = Shard(packed.job, last_only=True).advance(messages, NoState())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from millrace.eventlog.durable import write_whole
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 from millrace.model.explain import flow_as_text
 from millrace.plan.plan import OutputKind, Plan, Stage
 
@@ -74,12 +74,12 @@ class Checkpoint:
             known = json.loads(self._file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             if self.spark.exists():
-                raise ModelError(f"{self.folder} is not a checkpoint of Millrace; choose another") from None
+                raise PipelineError(f"{self.folder} is not a checkpoint of Millrace; choose another") from None
             opened = Opened(labels, uuid.uuid4().hex[:8])
             self._write({"format": FORMAT, "id": opened.id, "labels": labels, **about, "left": []})
             return opened
         except ValueError:
-            raise ModelError(f"{self._file} cannot be read; choose another checkpoint") from None
+            raise PipelineError(f"{self._file} cannot be read; choose another checkpoint") from None
         self._check_format(known, plan)
         self._check(known, about)
         left = sorted({*known["left"], *(id for id in known["stages"] if id not in fingerprint)})
@@ -103,7 +103,7 @@ class Checkpoint:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.close()
-            raise ModelError(f"another run uses the checkpoint {self.folder}; stop it, or choose another") from None
+            raise PipelineError(f"another run uses the checkpoint {self.folder}; stop it, or choose another") from None
         return file
 
     def _check_format(self, known: dict[str, Any], plan: Plan) -> None:
@@ -116,7 +116,7 @@ class Checkpoint:
         else:
             advice = "choose another with --checkpoint to start all over"
         told = f"checkpoint {self.folder} is of format {known['format']}, and this Millrace reads format {FORMAT}"
-        raise ModelError(f"{told}: {advice}")
+        raise PipelineError(f"{told}: {advice}")
 
     @property
     def _file(self) -> Path:
@@ -127,24 +127,24 @@ class Checkpoint:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self._file, lambda path: path.write_text(json.dumps(content, indent=1), encoding="utf-8"))
         except OSError as error:
-            raise ModelError(f"cannot write the checkpoint {self.folder}: {error.strerror}") from None
+            raise PipelineError(f"cannot write the checkpoint {self.folder}: {error.strerror}") from None
 
     def _check(self, known: dict[str, Any], now: Mapping[str, Any]) -> None:
         if known["pipeline"] != now["pipeline"]:
-            raise ModelError(
+            raise PipelineError(
                 f"checkpoint {self.folder} is of pipeline {known['pipeline']!r}, not of {now['pipeline']!r}; "
                 "choose another"
             )
         for stage, fingerprint in now["stages"].items():
             if stage in known["left"]:
-                raise ModelError(
+                raise PipelineError(
                     f"{stage} left checkpoint {self.folder}, and has missed what came since; give it another name to "
                     "start it from here, or choose another checkpoint to start all over"
                 )
             before = known["stages"].get(stage, fingerprint)
             changed = [what for what in sorted({*before, *fingerprint}) if before.get(what) != fingerprint.get(what)]
             if changed:
-                raise ModelError(self._changed(stage, changed[0], known["words"][stage], now["words"][stage]))
+                raise PipelineError(self._changed(stage, changed[0], known["words"][stage], now["words"][stage]))
         self._check_spark_sources(known["spark_sources"], now["spark_sources"])
 
     def _changed(self, stage: str, what: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
@@ -165,7 +165,7 @@ class Checkpoint:
         """Spark knows the sources of a stream by their number; each stage that is not fused has its own."""
         if before != now:
             changed = sorted(set(before) ^ set(now)) or now
-            raise ModelError(
+            raise PipelineError(
                 f"checkpoint {self.folder} was made with other sources: {', '.join(changed)} came or went, and "
                 "an output whose edge is native can do neither; choose another checkpoint (millrace explain says why "
                 "an edge is native)"

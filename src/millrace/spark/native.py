@@ -49,6 +49,7 @@ from millrace.panes.blobs import to_bytes
 from millrace.plan.explain import edge_as_text
 from millrace.plan.plan import Stage
 from millrace.sources.bundle import Times, together
+from millrace.spark.envelope import reported
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.messages import (
     DEAD,
@@ -241,6 +242,7 @@ def _new_marks(joined: DataFrame, before: DataFrame) -> list[Column]:
 def _sending(
     packed: PackedJob, number: int, reasons: tuple[str, ...]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    @reported
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         job = packed.job
         sender = Sender(job.stages[number], reasons)

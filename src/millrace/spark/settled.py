@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType
 
 from millrace.model.aggregate import check_types
 from millrace.model.arrow import arrow_type
-from millrace.model.errors import ModelError, Place, at_place, refuse
+from millrace.model.errors import MillraceError, Place, at_place, refuse
 from millrace.model.expression import Expression, parse_expression
 from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
@@ -166,7 +166,7 @@ def _named(text: str, kind: DataType, place: Place) -> str:
         type = parse_schema(f"x {kind.simpleString()}").columns[0].type
         arrow_type(type)
         return type
-    except ModelError:
+    except MillraceError:
         message = f"{text!r} is {kind.simpleString()}, which Millrace does not keep; cast it to another type"
         raise refuse(message, place) from None
 

@@ -28,6 +28,7 @@ from millrace.plan.plan import Stage
 from millrace.sources.bundle import together
 from millrace.spark.crash import reach
 from millrace.spark.deduplicating import Deduplicating
+from millrace.spark.envelope import reported
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PANES, PARTIALS, ROWS, STATUS, Message, Told
 from millrace.spark.progress import ShardStatus
@@ -228,6 +229,7 @@ def processor(packed: PackedJob, run: str) -> StatefulProcessor:
     return Processor()
 
 
+@reported
 def micro_batch(packed: PackedJob, run: str, shard: int, rows: Iterable[Row], stored: Any) -> Iterator[Row]:
     """One micro-batch of one shard, as rows of Spark's, with its state as a map of blobs."""
     messages = [Message(shard, row.stage, row.place, row.kind, row.told, row.payload) for row in rows]

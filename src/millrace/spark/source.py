@@ -33,6 +33,7 @@ from millrace.sources.files import Files
 from millrace.sources.memory import Scripted
 from millrace.spark.answers import arrow_schema
 from millrace.spark.crash import reach
+from millrace.spark.envelope import reported
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.messages import TO_SHARD, to_batch
 from millrace.spark.native import CARRIED, CONTROL, OFFSET, ORIGIN, messages_of
@@ -242,20 +243,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reads = reads
         self._opened: Reader | None = None
 
+    @reported
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802, D102
         return self._reader().start()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802, D102
         return ReadAllAvailable()
 
+    @reported
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802, D102
         self._reader().stop_at_the_end()
 
+    @reported
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, D102
         latest = self._reader().latest(start)
         reach("offsets planned")
         return latest
 
+    @reported
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: D102
         return self._reader().tasks(start, end)
 
@@ -278,6 +283,7 @@ class BatchReader(DataSourceReader):
         """Open nothing yet, as this also travels to tasks."""
         self._reads = reads
 
+    @reported
     def partitions(self) -> Sequence[InputPartition]:  # noqa: D102
         return Reader(self._reads).tasks_of_all()
 
@@ -294,6 +300,7 @@ def _tick(stages: Iterable[Stage]) -> int | None:
     return min(max(min(spans) // 4, _FASTEST), _SLOWEST) if spans else None
 
 
+@reported
 def _read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(task, Task)
     if not task.times:

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from millrace.eventlog.durable import sync
 from millrace.model.duration import SECOND, Duration, parse_duration, parse_positive
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import PlanSettings, compile
 from millrace.plan.plan import Plan
@@ -88,7 +88,7 @@ class Run:
             failure = self._failure or error
             if isinstance(failure, StoppedError):
                 return True
-            raise plain_error(failure) if isinstance(failure, PySparkException) else failure from None
+            raise plain_error(failure) from None
         finally:
             if not self.query.isActive:
                 self.lock.close()
@@ -175,7 +175,7 @@ def start(
     pipeline = settled(spark, pipeline)
     period = None if interval is None else parse_duration(interval, "interval")
     if until_caught_up and period is not None:
-        raise ModelError("to run until caught up takes all there is as it comes; leave the interval out")
+        raise PipelineError("to run until caught up takes all there is as it comes; leave the interval out")
     kept = Checkpoint(Path(checkpoint).absolute())
     with ExitStack() as held:
         lock = held.enter_context(kept.lock())
