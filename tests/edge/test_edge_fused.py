@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from comparison import said
 from millrace import ModelError, agg, memory, on, percentile, punctuated, table, window
 from millrace.edge.fused import Fused, columns_read, how
 from millrace.edge.tables import columns_of
@@ -24,7 +25,6 @@ from millrace.model.watermark import coarse
 from millrace.panes.advance import Panes, State
 from millrace.testing.engines import as_panes
 from strategies import bundles, rows, time_windows
-from test_panes import said
 
 pytestmark = pytest.mark.no_cover
 
