@@ -1,7 +1,8 @@
 """Row expressions as DuckDB's SQL, where DuckDB and Spark are known to agree.
 
 What may be written is a table of operations and the types they take. Each entry is proven by a test that compares
-DuckDB with Spark over values at the edge of those types, alone and nested at random (`tests/test_expressions.py`).
+DuckDB with Spark over values at the edge of those types, alone and nested at random
+(`tests/spark/test_expressions.py`).
 Everything else raises `CannotFuseError` with the reason; the query then runs natively in Spark.
 
 A row that has no value makes DuckDB fail, as it makes Spark fail; `tried` catches that row by row. A part that Spark

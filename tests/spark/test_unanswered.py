@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from millrace import Pipeline, agg, log, memory, on, to_files, window
+from comparison import said
+from millrace import Pipeline, PipelineError, agg, log, memory, on, to_files, window
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.pane import Pane
@@ -31,8 +32,7 @@ from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.progress import BatchProgress
 from millrace.testing.engines import PaneEngine
 from millrace.views.store import open_store
-from test_panes import said
-from test_spark_stream import run
+from stream_run import run
 
 BIGGEST = 2**63 - 1
 EVENTS = memory("events", "k STRING, v BIGINT, at TIMESTAMP")

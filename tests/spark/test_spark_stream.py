@@ -5,7 +5,7 @@ import sqlite3
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ import pytest
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from comparison import said
+from documents import DOCUMENTS
 from millrace import MillraceError, Pipeline, agg, files, memory, on, table, to_files, to_function, to_table, window
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.model.reference import Reference
-from millrace.running.views import KeptViews
 from millrace.sources.memory import Happening, Script
 from millrace.spark import stream
 from millrace.spark.progress import BatchProgress
@@ -27,8 +28,7 @@ from millrace.testing.check import STREAM, check_all
 from millrace.testing.stream import Case, Said, drive
 from millrace.views.store import open_store
 from strategies import all_windows, deduped_streams, drawn, latenesses, micro_batches, modes, query, streams, triggers
-from test_panes import said
-from test_transcripts import DOCUMENTS
+from stream_run import run
 
 pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
 
@@ -72,24 +72,6 @@ def test_random_queries_say_what_the_reference_says(
             wrong = (number, case.query.explain(), case.happenings)
             assert said(found[number].panes) == said(expected), wrong
             assert (found[number].dropped, found[number].watermark) == (slow.dropped, slow.event_time), wrong
-
-
-def run(
-    spark: SparkSession, pipeline: Pipeline, folder: Path, scripts: Mapping[str, Script] | None = None, **options: Any
-) -> list[tuple[BatchProgress, Mapping[str, pa.Table]]]:
-    """Run a pipeline until it has caught up; what it said, a micro-batch at a time. Views go to `store`, if any."""
-    batches: list[tuple[BatchProgress, Mapping[str, pa.Table]]] = []
-    with ExitStack() as held:
-        if "store" in options:
-            store = held.enter_context(closing(open_store(options.pop("store"))))
-            options["views"] = KeptViews(store, pipeline)
-        started = stream.start(
-            spark, pipeline, folder / "checkpoint", until_caught_up=True, scripts=scripts,
-            on_batch=lambda progress, answers: batches.append((progress, answers)), **options,
-        )  # fmt: skip
-        held.callback(started.stop)
-        started.wait()
-    return batches
 
 
 def test_json_files_are_read_once_also_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:

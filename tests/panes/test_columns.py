@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aggregates import VALUES
+from comparison import said, same
 from millrace import MillraceError, agg, memory, on, window
 from millrace.model.aggregate import Aggregate
 from millrace.model.arrow import arrow_type
@@ -26,8 +28,6 @@ from millrace.panes.slices import slice_of, windows_of
 from millrace.panes.store import HASH, Places, Store
 from millrace.testing.engines import PaneEngine
 from strategies import steps
-from test_aggregates import VALUES, same
-from test_panes import said
 
 pytestmark = pytest.mark.no_cover
 

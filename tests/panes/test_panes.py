@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from comparison import said
+from documents import DOCUMENTS
 from millrace.model.duration import END_OF_TIME
-from millrace.model.pane import Pane
 from millrace.model.reference import Reference
 from millrace.testing.check import check
 from millrace.testing.engines import PaneEngine
 from millrace.testing.transcript import Document
 from strategies import all_windows, bundles, latenesses, modes, query, rows, steps, triggers
-from test_transcripts import DOCUMENTS
 
 pytestmark = pytest.mark.no_cover  # tracing the reference would make thousands of cases slow
 
@@ -22,17 +22,6 @@ pytestmark = pytest.mark.no_cover  # tracing the reference would make thousands 
 def test_transcript(document: Document) -> None:
     verdict = check(document, "panes")
     assert verdict.passed, verdict.failure
-
-
-def said(panes: list[Pane]) -> list[Any]:
-    """Panes in an order of their own: those of one step may come in any."""
-    return sorted(
-        (
-            (repr(p.key), p.window, p.diff, p.index, str(p.timing), p.last, tuple(map(str, p.values.values())))
-            for p in panes
-        ),
-        key=repr,
-    )
 
 
 @settings(max_examples=2000)

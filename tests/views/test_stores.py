@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import committing
 from committing import SHAPE, batch_of
 from millrace import MillraceError, agg, memory, on, window
 from millrace.model.duration import SECOND
@@ -788,8 +789,7 @@ def expected(batches: int) -> dict[Row, Row]:
 
 def test_a_process_that_is_killed_again_and_again(make: Make, tmp_path: Path) -> None:
     batches, killed, clean = 60, make(), make()
-    script = Path(__file__).parent / "committing.py"
-    command = [sys.executable, str(script), killed, str(batches), str(tmp_path / "done"), "7"]
+    command = [sys.executable, committing.__file__, killed, str(batches), str(tmp_path / "done"), "7"]
     kills = int(subprocess.run(command, check=True, capture_output=True, timeout=120).stdout)
     assert kills > 5
     with closing(open_store(killed)) as one, closing(open_store(clean)) as other:

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import appenders
 from appenders import WRITERS, numbers_of
 from millrace import MillraceError
 from millrace.eventlog import blocks, content, database, partition
@@ -55,7 +56,7 @@ def values(log: Log, topic: str = "plays", part: int = 0) -> list[bytes | None]:
 
 
 def run(what: str, path: Path) -> str:
-    program = Path(__file__).with_name("appenders.py")
+    program = Path(appenders.__file__)
     done = subprocess.run([sys.executable, program, what, path], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

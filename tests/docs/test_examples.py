@@ -27,7 +27,7 @@ from millrace.running.status import all_under
 from millrace.spark import session as sessions
 from millrace.views.store import open_store
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 DATA = EXAMPLES / "data"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "make_data")
 MINUTE, HOUR = 60, 3600

@@ -21,16 +21,16 @@ from postgres import Postgres, server
 pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
 
 PIPELINE = """
-from millrace import Pipeline, count, fixed, log, on, sum_
+from millrace import Pipeline, agg, log, on, window
 
 events = log("events", "k STRING, v BIGINT, at TIMESTAMP")
 totals = (
     events.event_time("at", delay="5s")
     .group_by("k")
-    .window(fixed("10s"), lateness="1d")
+    .window(window.fixed("10s"), lateness="1d")
     .trigger(on.watermark(early=on.each(), late=on.each()))
     .retracting()
-    .aggregate(n=count(), total=sum_("v"))
+    .aggregate(n=agg.count(), total=agg.sum("v"))
 )
 path = Pipeline("path", views={"totals": totals})
 """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "millrace"
+SOURCE = Path(__file__).parents[2] / "src" / "millrace"
 ORDER = [
     "model", "formats", "eventlog", "sources", "edge", "panes", "plan", "spark", "views", "live", "server", "testing",
     "running", "demo", "cli",

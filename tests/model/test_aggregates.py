@@ -7,42 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggregates import VALUES
+from comparison import same
 from millrace import agg, memory, window
 from millrace.model.aggregate import Aggregate
 from millrace.testing.notation import parse_trigger
 from strategies import triggers
-
-numbers = st.integers(-1000, 1000)
-VALUES: dict[Aggregate, st.SearchStrategy[tuple[Any, ...]]] = {
-    agg.count(): st.just(()),
-    agg.count("v"): st.tuples(numbers | st.none()),
-    agg.count_if("v"): st.tuples(st.booleans() | st.none()),
-    agg.sum("v"): st.tuples(numbers | st.none()),
-    agg.mean("v"): st.tuples(numbers | st.none()),
-    agg.variance("v"): st.tuples(numbers | st.none()),
-    agg.stddev("v"): st.tuples(numbers | st.none()),
-    agg.min("v"): st.tuples(st.floats() | st.none()),
-    agg.max("v"): st.tuples(st.floats() | st.none()),
-    agg.first("v"): st.tuples(numbers | st.none()),
-    agg.last("v"): st.tuples(numbers | st.none()),
-    agg.collect("v"): st.tuples(st.floats() | st.none()),
-    agg.collect_set("v"): st.tuples(st.text(max_size=2) | st.none()),
-    agg.top_k("v", 3): st.tuples(numbers | st.none()),
-    agg.top_k("v", 2, by="w"): st.tuples(st.text(max_size=2), numbers | st.none()),
-    agg.approx_distinct("v"): st.tuples(st.text(max_size=2) | numbers | st.none()),
-    agg.approx_quantile("v", 0.5): st.tuples(numbers | st.none()),
-    agg.approx_top_k("v", 3): st.tuples(st.text(max_size=2) | st.none()),
-    agg.second_moment("v"): st.tuples(st.text(max_size=2) | st.none()),
-    agg.fold("v", 0, lambda a, b: a + b, merge=lambda a, b: a + b): st.tuples(numbers),
-}
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9) or (math.isnan(one) and math.isnan(other))
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
 
 
 @pytest.mark.parametrize("aggregate", VALUES, ids=str)

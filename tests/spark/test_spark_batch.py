@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from documents import DOCUMENTS
 from millrace import MillraceError, Pipeline, agg, memory, on, table, window
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.sources.memory import Happening, Script
 from millrace.spark import batch
-from millrace.testing.batch import on_reference, on_spark
+from millrace.testing.batches import on_reference, on_spark
 from millrace.testing.check import BATCH, check_all
-from test_transcripts import DOCUMENTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
 

@@ -5,12 +5,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from documents import DOCUMENTS, FOLDER
 from millrace.cli import app
 from millrace.testing.check import check
-from millrace.testing.transcript import Document, read_documents
-
-FOLDER = Path(__file__).parent / "transcripts"
-DOCUMENTS = [document for path in sorted(FOLDER.glob("*.yaml")) for document in read_documents(path)]
+from millrace.testing.transcript import Document
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: f"{Path(document.file).stem}: {document.name}")

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from comparison import said
 from millrace import on, window
 from millrace.model.duration import END_OF_TIME, to_datetime
 from millrace.panes import blobs
 from millrace.panes.advance import State
 from millrace.testing.engines import PaneEngine
 from strategies import all_windows, latenesses, modes, query, steps, triggers
-from test_panes import said
 
 pytestmark = pytest.mark.no_cover
 

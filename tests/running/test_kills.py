@@ -29,17 +29,17 @@ from millrace.views.store import open_store
 pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
 
 PIPELINE = """
-from millrace import Pipeline, collect, count, files, fixed, on, session, sum_, to_files, to_table
+from millrace import Pipeline, agg, files, on, to_files, to_table, window
 
 events = files("in", "k STRING, v BIGINT, at TIMESTAMP", per_batch=1)
 timed = events.event_time("at", delay="5s").group_by("k")
 totals = (
-    timed.window(fixed("10s"), lateness="20s")
+    timed.window(window.fixed("10s"), lateness="20s")
     .trigger(on.watermark(early=on.each(), late=on.each()))
     .retracting()
-    .aggregate(n=count(), total=sum_("v"), all=collect("v"))
+    .aggregate(n=agg.count(), total=agg.sum("v"), all=agg.collect("v"))
 )
-visits = timed.window(session("100ms")).aggregate(n=count())
+visits = timed.window(window.session("100ms")).aggregate(n=agg.count())
 sinks = [visits.to(to_files("out", "json")), totals.to(to_table("out.db", "changes"))]
 pipeline = Pipeline("killed", views={"totals": totals}, sinks=sinks)
 """

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from sqlglot import exp
 
-from millrace import Pipeline, Producer, agg, log, memory, on, table, to_function, window
+from millrace import MillraceError, Pipeline, Producer, agg, log, memory, on, table, to_function, window
 from millrace.eventlog.topics import Log
 from millrace.model import called, resolve
 from millrace.model.arrow import arrow_type

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace import agg, memory, on, percentile, punctuated, table, window
+from comparison import said
+from millrace import MillraceError, agg, memory, on, percentile, punctuated, table, window
 from millrace.edge.fused import Fused, columns_read
 from millrace.edge.tables import columns_of
 from millrace.model.arrow import arrow_type
@@ -26,7 +27,6 @@ from millrace.plan.compile import stage_of
 from millrace.plan.explain import edge_as_text
 from millrace.testing.engines import as_panes
 from strategies import bundles, rows, time_windows
-from test_panes import said
 
 pytestmark = pytest.mark.no_cover
 
