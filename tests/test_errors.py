@@ -207,7 +207,7 @@ def failing(spark: SparkSession, work: Callable[[], None]) -> BaseException:
         work()
         yield from batches
 
-    with pytest.raises(Exception) as caught:
+    with pytest.raises(PySparkException) as caught:
         spark.range(1).mapInArrow(fail, "id BIGINT").toArrow()
     return plain_error(caught.value)
 

@@ -6,6 +6,7 @@ A pipeline says what is computed (`agg`), where in event time (`window`), when i
 
 from millrace import agg, on, window
 from millrace.eventlog.producer import Producer
+from millrace.model.connectors import Commit, CustomSink, CustomSource
 from millrace.model.errors import (
     ConflictError,
     CorruptError,
@@ -14,17 +15,20 @@ from millrace.model.errors import (
     NotFoundError,
     PipelineError,
 )
-from millrace.model.inputs import files, layers, log, memory, table
+from millrace.model.inputs import files, layers, log, memory, source, table
 from millrace.model.pane import Mode, Pane, Timing
-from millrace.model.pipeline import Pipeline, to_files, to_function, to_table, to_topic
+from millrace.model.pipeline import Pipeline, to_files, to_function, to_sink, to_table, to_topic
 from millrace.model.watermark import percentile, punctuated
 from millrace.plan.explain import explain
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Commit",
     "ConflictError",
     "CorruptError",
+    "CustomSink",
+    "CustomSource",
     "MachineError",
     "MillraceError",
     "Mode",
@@ -43,9 +47,11 @@ __all__ = [
     "on",
     "percentile",
     "punctuated",
+    "source",
     "table",
     "to_files",
     "to_function",
+    "to_sink",
     "to_table",
     "to_topic",
     "window",

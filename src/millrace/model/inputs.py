@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
+from millrace.model.connectors import CustomSource
 from millrace.model.duration import to_instant
-from millrace.model.errors import caller, refuse, unknown
+from millrace.model.errors import caller, refuse, shown, unknown
 from millrace.model.schema import Schema, parse_schema
 from millrace.model.stream import Source, Table
 from millrace.model.window import Row
@@ -57,6 +58,16 @@ def layers(batch: Source, speed: Source) -> Source:
     if batch.schema != speed.schema:
         raise refuse(f"both of the layers() need the same columns: ({batch.schema}) is not ({speed.schema})")
     return Source("log", speed.name, speed.schema, (*speed.options, (ARCHIVE, batch.name)), caller())
+
+
+def source(name: str, schema: str | Mapping[str, str] | Schema, reader: CustomSource) -> Source:
+    """The rows of a source of your own: `source("orders", "id BIGINT, at TIMESTAMP", Orders(url))`.
+
+    Offsets are stored under the name; keep it when the reader changes.
+    """
+    if not isinstance(reader, CustomSource):
+        raise refuse(f"source() takes an object of a class derived from millrace.CustomSource, not {shown(reader)}")
+    return Source("custom", _name(name, "source"), parse_schema(schema), place=caller(), reader=reader)
 
 
 def memory(name: str, schema: str | Mapping[str, str] | Schema) -> Source:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from millrace.model import explain
+from millrace.model.connectors import CustomSink
 from millrace.model.errors import Place, caller, refuse, shown, unknown
 from millrace.model.query import Query, Windowed
 from millrace.model.stream import Source, Stream, sources
@@ -76,7 +77,23 @@ class FunctionSink:
         return self.id
 
 
-Sink: TypeAlias = FileSink | TableSink | TopicSink | FunctionSink
+@dataclass(frozen=True, slots=True)
+class ObjectSink:
+    """A sink of the user's own."""
+
+    writer: CustomSink
+    name: str
+
+    @property
+    def id(self) -> str:
+        """State and commits are stored under this id."""
+        return f"custom {self.name}"
+
+    def __str__(self) -> str:
+        return f"{type(self.writer).__name__} {self.name}"
+
+
+Sink: TypeAlias = FileSink | TableSink | TopicSink | FunctionSink | ObjectSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +195,16 @@ def to_function(function: Callable[[list[Mapping[str, Any]], int], None], name: 
     if not callable(function):
         raise refuse(f"to_function() takes a function of (rows, batch id), not {shown(function)}")
     return FunctionSink(function, name or str(getattr(function, "__name__", type(function).__name__)))
+
+
+def to_sink(writer: CustomSink, name: str) -> ObjectSink:
+    """Write to a sink of your own: `query.to(to_sink(Warehouse(url), "warehouse"))`.
+
+    State and commits are stored under the name; keep it when the sink changes.
+    """
+    if not isinstance(writer, CustomSink):
+        raise refuse(f"to_sink() takes an object of a class derived from millrace.CustomSink, not {shown(writer)}")
+    return ObjectSink(writer, _identifier(name, "sink"))
 
 
 def send(of: Stream | Query, sink: Sink) -> Output:

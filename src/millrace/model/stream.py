@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
+from millrace.model.connectors import CustomSource
 from millrace.model.duration import Duration, parse_positive
 from millrace.model.errors import Place, caller, refuse, shown, unknown
 from millrace.model.expression import Expression, named, parse_expression
@@ -197,13 +198,15 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Source(Stream):
-    """Where rows come from: a log topic, files in a folder, or rows given by a test."""
+    """Where rows come from: a log topic, files in a folder, a source of the user's own, or rows given by a test."""
 
     kind: str
     name: str
     schema: Schema
     options: tuple[tuple[str, str], ...] = ()
     place: Place = field(default_factory=caller, compare=False, repr=False)
+    reader: CustomSource | None = field(default=None, compare=False, repr=False)
+    """What reads a source of the user's own."""
 
 
 @dataclass(frozen=True, slots=True)

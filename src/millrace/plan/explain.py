@@ -1,5 +1,9 @@
 """A plan as people read it: the flow of each output, how its edges run and, on request, their SQL."""
 
+from textwrap import indent
+
+import sqlglot
+
 from millrace.model.explain import flow_as_text
 from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import PlanSettings, compile
@@ -43,9 +47,12 @@ def edge_as_text(stage: Stage) -> str:
 
 
 def _statements(stage: Stage) -> list[str]:
-    return [
-        f"{'sql':<11} {source}: {statement}"
-        for source, edge in stage.edges
-        if isinstance(edge, FusedEdge)
-        for statement in edge.statements
-    ]
+    lines = []
+    for source, edge in stage.edges:
+        for statement in edge.statements if isinstance(edge, FusedEdge) else ():
+            lines += [f"{'sql':<11} for {source}", indent(_laid_out(statement), "  ")]
+    return lines
+
+
+def _laid_out(statement: str) -> str:
+    return sqlglot.transpile(statement, read="duckdb", write="duckdb", pretty=True)[0]

@@ -61,7 +61,7 @@ def _own(stream: Stream) -> dict[str, Any]:
     """What a node adds to its parents."""
     match node_of(stream):
         case Source(kind=kind, name=name, schema=schema, options=options):
-            kept = {key: value for key, value in options if key != "start"}
+            kept = {key: value for key, value in options if key == "format"}
             return {"kind": kind, "name": name, "schema": str(schema), "options": kept}
         case Where(condition=condition):
             return {"condition": canonical(condition)}

@@ -21,6 +21,7 @@ from millrace.eventlog.durable import write_whole
 from millrace.eventlog.topics import Log
 from millrace.formats.texts import as_texts
 from millrace.model.aggregate import max_
+from millrace.model.connectors import Commit
 from millrace.model.duration import to_datetime, to_instant
 from millrace.model.errors import PipelineError, refuse
 from millrace.model.inputs import ARCHIVE
@@ -33,7 +34,6 @@ from millrace.model.window import Calendar, Fixed, Sliding, all_time
 from millrace.running.ending import told_to_end
 from millrace.running.run import Home, typed, unless_told
 from millrace.running.views import KeptViews, lookups, read_boundary, serving
-from millrace.spark.writers import Commit
 from millrace.views.store import Store, open_store
 
 _STEP = 500_000

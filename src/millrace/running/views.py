@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.model.arrow import arrow_type
+from millrace.model.connectors import Commit
 from millrace.model.errors import PipelineError, unknown
 from millrace.model.pipeline import Pipeline
 from millrace.model.stream import Table
 from millrace.spark.snapshots import tables_of
-from millrace.spark.writers import Commit
 from millrace.views.shape import ViewShape, shape_of
 from millrace.views.store import NoViewsError, State, Store, open_store
 

@@ -45,5 +45,5 @@ def check_places(pipeline: Pipeline, scripts: Mapping[str, Script], log: str | P
         elif source.kind == "log":
             with at_place(source.place):
                 Log(log).topic(source.name)
-        elif source.name not in scripts:
+        elif source.reader is None and source.name not in scripts:
             raise refuse(f"source {source.name!r} has no rows to read; give it a script", source.place)

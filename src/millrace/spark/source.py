@@ -28,6 +28,7 @@ from millrace.model.stream import Source, event_times
 from millrace.model.trigger import waits
 from millrace.plan.plan import Stage
 from millrace.sources.bundle import Followed, Split, Times
+from millrace.sources.custom import CustomFollowed
 from millrace.sources.feed import Feed
 from millrace.sources.files import Files
 from millrace.sources.memory import Scripted
@@ -349,6 +350,8 @@ def _open(source: Source, job: Job, journal: str) -> Followed:
     kept = Path(job.folder or "") / "sources"
     if source.kind == "files":
         return Files(source, kept / f"{name}.jsonl")
+    if source.reader is not None:
+        return CustomFollowed(source, source.reader)
     member = "" if journal == FUSED else journal
     return Feed(source, job.log, kept / f"{name}.json", job.latency / SECOND, time.monotonic, job.group, member)
 

@@ -10,10 +10,9 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 import pyarrow as pa
 import pyarrow.json
@@ -21,8 +20,9 @@ import pyarrow.parquet as pq
 
 from millrace.eventlog.durable import remove_parts, write_whole
 from millrace.eventlog.topics import Log
+from millrace.model.connectors import Commit, CustomSink
 from millrace.model.errors import PipelineError, unknown
-from millrace.model.pipeline import FileSink, FunctionSink, Sink, TableSink, TopicSink
+from millrace.model.pipeline import FileSink, FunctionSink, ObjectSink, Sink, TableSink, TopicSink
 from millrace.model.plain import as_text, to_json
 from millrace.model.schema import Schema
 from millrace.spark.answers import free_names
@@ -42,16 +42,6 @@ def parse_guarantee(text: str) -> Guarantee:
     if text not in tuple(Guarantee):
         raise PipelineError(unknown("guarantee", text, Guarantee))
     return Guarantee(text)
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Which answers these are."""
-
-    pipeline: str
-    checkpoint: str
-    """The id of the checkpoint that the batch is counted in."""
-    batch: int
 
 
 class Writer(Protocol):
@@ -241,6 +231,22 @@ class TopicWriter:
             self._log.append(self._topic, _lines(answers))
 
 
+class ObjectWriter:
+    """A sink of the user's own."""
+
+    def __init__(self, sink: CustomSink) -> None:
+        self._sink = sink
+
+    def write(self, answers: pa.Table, commit: Commit, once: bool) -> None:
+        """Give the sink the answers with the commit, which it stores once whatever the guarantee is."""
+        if len(answers):
+            self._sink.write(answers, commit)
+
+    def replace(self, answers: pa.Table) -> None:
+        """Give the sink the answers of a batch."""
+        self._sink.replace(answers)
+
+
 def writer_of(sink: Sink, schema: Schema, log: str) -> Writer:
     """What writes to a sink."""
     match sink:
@@ -252,6 +258,10 @@ def writer_of(sink: Sink, schema: Schema, log: str) -> Writer:
             return FunctionWriter(function)
         case TopicSink(topic):
             return TopicWriter(log, topic)
+        case ObjectSink(writer):
+            return ObjectWriter(writer)
+        case never:
+            assert_never(never)
 
 
 @contextmanager
