@@ -73,7 +73,7 @@ def line(tally: Tally, clock: int | None, seconds: float) -> str:
     """The figures in one line."""
     facts = [f"{name} {value}" if name else value for name, value in (*_time(tally, clock), *_counts(tally))]
     newest = [(track.name, track.cells[-1]) for track in tally.chart.tracks[:1] if track.cells[-1] is not None]
-    facts += [f"{tally.chart.hours[-1]} {name} {cell.plays:,} {cell.mark}" for name, cell in newest if cell]
+    facts += [f"{tally.chart.hours[-1]} {name} {cell.plays} {cell.mark}" for name, cell in newest if cell]
     return f"{seconds:5.1f} s  {'; '.join(facts)}"
 
 

@@ -57,7 +57,7 @@ def summary(tally: Tally, compared: Comparison | None, seconds: float, program: 
             text.append(f": {compared.rows:,} rows, none differs.\n")
         else:
             text.append("The view differs from a batch over the same log", style="red")
-            text.append(f": {compared.missing:,} rows missing, {compared.extra:,} that should not be there.\n")
+            text.append(f": {compared.missing:,} rows missing, {compared.extra:,} too many.\n")
     return text.append(_next(program or _program()))
 
 
