@@ -170,7 +170,7 @@ def _legend() -> Text:
 def _latest(tally: Tally) -> str:
     latest = tally.latest
     if tally.first is None:
-        return "Spark's first micro-batch takes the longest; after it, answers come about every second."
+        return "Spark's first micro-batch takes the longest; answers come with its end."
     if latest is None:
         return f"Time goes by fast here, {SPEED // 60} minutes a second; some plays arrive hours late."
     plays = latest.after - latest.before
