@@ -55,10 +55,10 @@ def demo(
         bool, typer.Option("--paper", help="Instead, the worked example of the Dataflow paper, without Spark.")
     ] = False,
 ) -> None:
-    """Show Millrace at work: made-up plays of music, counted by track and hour while they come.
+    """Show Millrace at work: made-up plays of music, counted by track and hour as they arrive.
 
-    Stops with Ctrl-C, or by itself after DEMO_SECONDS; then compares the view with a batch over the same log, and
-    exits with 1 if they differ.
+    Ends after about 45 seconds, those in which Spark starts included; DEMO_SECONDS sets another time, inf none, and
+    Ctrl-C ends it earlier. Then compares the view with a batch over the same log, and exits with 1 if they differ.
     """
     if paper_:
         paper.show(Console())

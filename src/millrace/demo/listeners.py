@@ -1,6 +1,6 @@
-"""People who listen to music, made up from a seed: some of what they do is told late, and out of order.
+"""People who listen to music, made up from a seed: plays arrive out of order, and some hours late.
 
-Time goes fast for them: ten minutes a second, so that an hour of charts closes every six seconds.
+Their time goes by fast: ten minutes a second, so that an hour of the charts closes every six seconds.
 """
 
 import threading
@@ -30,23 +30,34 @@ _TRACKS = (
 )  # fmt: skip
 
 
+def instant(tick: int) -> int:
+    """What time it is for them at a tick, in microseconds."""
+    return START + int(tick * TICK * SPEED * 1_000_000)
+
+
 def plays(tick: int, seed: int = 7) -> pa.Table:
     """What is sent at a tick: the JSON of each play, and whether it counts. The same for the same seed."""
     first = tick * PER_TICK
-    at = START + int(tick * TICK * SPEED * 1_000_000)
+    at = instant(tick)
     titles = ", ".join("'" + title + "'" for title in _TRACKS)
 
     def chance(what: int) -> str:
-        return f"(hash(i, {seed}, {what}) / 18446744073709551616.0)"
+        # Of a text, as DuckDB's hashes of several numbers are not independent.
+        return f"(hash(printf('%d %d %d', i, {seed}, {what})) / 18446744073709551616.0)"
 
-    # Most plays are told within seconds; one in twelve within the hour, one in fifty up to a few hours late.
-    most = f"CASE WHEN {chance(1)} < 0.02 THEN 14400 WHEN {chance(1)} < 0.1 THEN 1800 ELSE 8 END"
+    # Most plays arrive within the delay of the watermark, one in 150 up to three hours late: few enough that an hour
+    # stays on-time for some tracks while others are corrected.
+    most = f"CASE WHEN {chance(1)} < 1 / 150.0 THEN 10800 ELSE 8 END"
     late = f"{chance(2)} * {most}"
+    # Each hour has a hit, so that tracks rise and fall.
+    hit = f"{chance(6)} < 0.06 AND {chance(1)} >= 1 / 150.0"
+    hit_of_the_hour = _TRACKS[(at // 3_600_000_000 * 7 + 11) % len(_TRACKS)]
     record = "{'user': listener, 'track': track, 'ms': ms, 'at': strftime(moment, '%Y-%m-%dT%H:%M:%S.%fZ')}"
     asked = f"""
         SELECT to_json({record})::VARCHAR AS value, ms >= {SHORTEST} AS counts
         FROM (SELECT printf('user-%05d', (hash(i, {seed}, 3) % 20000)::BIGINT) AS listener,
-                     [{titles}][1 + CAST(floor({len(_TRACKS)} * pow({chance(4)}, 2.5)) AS BIGINT)] AS track,
+                     CASE WHEN {hit} THEN '{hit_of_the_hour}'
+                     ELSE [{titles}][1 + CAST(floor({len(_TRACKS)} * pow({chance(4)}, 1.7)) AS BIGINT)] END AS track,
                      CAST(1000 + {chance(5)} * 240000 AS BIGINT) AS ms,
                      make_timestamp({at} - CAST(({late}) * 1000000 AS BIGINT)) AS moment
               FROM range({first}, {first + PER_TICK}) r(i))"""
@@ -62,6 +73,8 @@ class Listeners:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._go_on, daemon=True)
         self.sent = self.counting = 0
+        self.now: int | None = None
+        """What time it is for them, in microseconds; None before the start."""
         self.failure: MillraceError | None = None
 
     def start(self) -> None:
@@ -69,9 +82,15 @@ class Listeners:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, when what is being sent is kept."""
+        """End, when what is being sent is kept. Does nothing if they did not start."""
         self._over.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def check(self) -> None:
+        """Raise what went wrong with sending, if something did."""
+        if self.failure is not None:
+            raise self.failure
 
     def _go_on(self) -> None:
         began, tick = self._clock(), 0
@@ -84,4 +103,5 @@ class Listeners:
                 return
             self.sent += len(made)
             self.counting += sum(made["counts"].to_pylist())
+            self.now = instant(tick)
             tick += 1

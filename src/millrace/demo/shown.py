@@ -1,0 +1,134 @@
+"""What a person sees of the demo while it runs: on a terminal a table that changes, else a line every few seconds."""
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from millrace.demo.charts import VIEW
+from millrace.demo.picture import Screen, line, table
+from millrace.demo.tally import HOURS, Chart, Tally, chart_of
+from millrace.spark.progress import BatchProgress
+from millrace.views.store import Store
+
+BETWEEN_LINES = 3.0
+"""How many seconds are between two lines."""
+_ENDING = 6.0
+"""How many seconds of the demo are for what comes last: the rest of the plays, the batch, the end of Spark."""
+_SHOWN = 1 / 4
+"""For what part of its time the demo shows answers at least, also if Spark took most of it to start."""
+_NO_ANSWERS = 120.0
+"""How many seconds beyond its time the demo waits for the first answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How long the demo goes on, in seconds since its start."""
+
+    seconds: float
+
+    def is_over(self, elapsed: float, first: float | None) -> bool:
+        """Whether what comes last has to begin, if the first answers came at `first`."""
+        if first is None:
+            return elapsed >= self.seconds + _NO_ANSWERS
+        return elapsed >= max(self.seconds - _ENDING, first + self.seconds * _SHOWN)
+
+
+class Shown:
+    """The figures of the demo, kept up to date and shown."""
+
+    def __init__(
+        self,
+        console: Console,
+        store: Store,
+        schedule: Schedule,
+        listeners_clock: Callable[[], int | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console, self._store, self._schedule = console, store, schedule
+        self._listeners_clock, self._clock = listeners_clock, clock
+        self._began = clock()
+        self._phase: str | None = "starting Spark"
+        self._terminal = console
+        self._live: Live | None = None
+        self._printed, self._printed_batches = -BETWEEN_LINES, 0
+        self.tally = Tally()
+
+    def __enter__(self) -> "Shown":
+        if self._console.is_terminal:
+            # What is written to 1 goes to Spark's log while Spark starts; the table goes on changing.
+            self._terminal = Console(file=os.fdopen(os.dup(1), "w", encoding=self._console.encoding))
+            self._live = Live(console=self._terminal, refresh_per_second=4, get_renderable=self._picture)
+            self._live.start(refresh=True)
+        else:
+            self._print("Made-up plays of music are counted by track and hour; starting Spark")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._phase = "ended"
+            with suppress(OSError):  # of a terminal that was closed
+                self._live.stop()
+                self._terminal.file.close()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return self._clock() - self._began
+
+    @property
+    def is_over(self) -> bool:
+        """Whether what comes last has to begin."""
+        return self._schedule.is_over(self.elapsed, self.tally.first)
+
+    def enter(self, phase: str, meaning: str | None = None) -> None:
+        """Say that a phase other than the counting begins: in a word or two, and for a line in a sentence, if given."""
+        self._phase = phase
+        if self._live is None and meaning is not None:
+            self._print(f"{self.elapsed:5.1f} s  {meaning}")
+
+    def batch(self, progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
+        """Take in a micro-batch. Spark calls this in a thread of its own."""
+        name = f"view {VIEW}"
+        before = self.tally
+        self.tally = before.after(
+            progress.rows, progress.parts[name].watermark, answers[name], _chart(self._store), self.elapsed
+        )
+        if before.first is None and self.tally.first is not None:
+            self._phase = None
+
+    def tick(self) -> None:
+        """Print a line, if it is time for one and there was a micro-batch since the last."""
+        tally, elapsed = self.tally, self.elapsed
+        if self._live is not None or tally.first is None or tally.batches == self._printed_batches:
+            return
+        if elapsed - self._printed >= BETWEEN_LINES:
+            self._printed, self._printed_batches = elapsed, tally.batches
+            self._print(line(tally, self._listeners_clock(), elapsed))
+
+    def _picture(self) -> RenderableType:
+        console, seconds = self._terminal, self._schedule.seconds
+        elapsed = self.elapsed
+        of = f" of {seconds:.0f}" if self._phase is None and elapsed < seconds < math.inf else ""
+        status = f"{self._phase or 'live'}, {elapsed:.0f}{of} s"
+        screen = Screen(console.width, console.height, not console.options.ascii_only)
+        return table(self.tally, self._listeners_clock(), status, screen)
+
+    def _print(self, text: str) -> None:
+        self._console.out(text, highlight=False)
+        self._console.file.flush()
+
+
+def _chart(store: Store) -> Chart:
+    found = store.query(
+        f'SELECT substr(window_start, 12, 5), track, plays, timing, "index" FROM '
+        f"(SELECT *, dense_rank() OVER (ORDER BY window_start DESC) AS age FROM {VIEW}) "
+        f"WHERE age <= {HOURS} ORDER BY window_start"
+    )
+    return chart_of(found.rows)
