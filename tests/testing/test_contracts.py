@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -129,7 +130,7 @@ class Extra(Lines):
 class Unpicklable(Lines):
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        self.kept = lambda: None
+        self.kept = threading.Lock()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ Each raises AssertionError that names the broken promise.
 
 import json
 import os
-import pickle
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -76,10 +75,12 @@ def _position(position: Any, what: str) -> Any:
 
 def _read(source: CustomSource, start: Any, end: Any, schema: Schema) -> list[dict[str, Any]]:
     """The rows between two positions, read as workers read them: from copies of the source and its splits."""
+    from pyspark import cloudpickle  # as Spark sends them; importing the check should not import Spark
+
     rows: list[dict[str, Any]] = []
     for split in source.splits(start, end):
         try:
-            worker, piece = pickle.loads(pickle.dumps((source, split)))
+            worker, piece = cloudpickle.loads(cloudpickle.dumps((source, split)))
         except Exception as error:
             raise AssertionError(f"a source and its splits must be picklable for workers to read: {error}") from None
         rows += columns_of(worker.read(piece), schema, "read()").to_pylist()
