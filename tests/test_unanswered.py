@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from millrace import MillraceError, Pipeline, agg, log, memory, on, to_files, window
+from millrace import ConflictError, Pipeline, agg, log, memory, on, to_files, window
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.pane import Pane
@@ -248,7 +248,7 @@ def test_a_checkpoint_of_before_is_refused_and_what_it_says_to_do_works(home: Ho
     run_stream(QUIET, running(), home, ONCE)
     as_format(home, 2)
     send(home, 4)
-    with pytest.raises(MillraceError, match=r"is of format 2, .* reads format 3: .*: millrace replay$") as refused:
+    with pytest.raises(ConflictError, match=r"is of format 2, .* reads format 3; .*: millrace replay$") as refused:
         run_stream(QUIET, running(), home, ONCE)
     assert "\n" not in str(refused.value)
     assert "generation 2 of totals is now what is read" in replay(QUIET, running(), home, How())
@@ -270,10 +270,10 @@ def test_a_checkpoint_of_before_without_a_commit_goes_on(home: Home, tmp_path: P
     (home.checkpoint / "spark" / "commits" / "0").write_text("v1")
     assert not Checkpoint(home.checkpoint).is_of(parts), "a replay that was stopped begins again"
     sinks = parts_of(Pipeline("shop", sinks=[totals().to(to_files(str(tmp_path / "out")))]))
-    with pytest.raises(MillraceError, match="choose another with --checkpoint"):
+    with pytest.raises(ConflictError, match="choose another with --checkpoint"):
         Checkpoint(home.checkpoint).open("shop", sinks, (1, 2))
     as_format(home, 99)
-    with pytest.raises(MillraceError, match="run the Millrace that made it"):
+    with pytest.raises(ConflictError, match="run the Millrace that made it"):
         Checkpoint(home.checkpoint).open("shop", parts, (1, 2))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from millrace.eventlog.durable import write_whole
-from millrace.model.errors import PipelineError
+from millrace.model.errors import NOTHING_LOST, ConflictError, CorruptError, MachineError
 from millrace.model.explain import stream_as_text
 from millrace.model.query import Query
 from millrace.spark.plan import Part
@@ -73,13 +73,13 @@ class Checkpoint:
             known = json.loads(self._file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             if self.spark.exists():
-                raise PipelineError(f"{self.folder} is not a checkpoint of Millrace; choose another") from None
+                raise ConflictError(f"{self.folder} is not a checkpoint of Millrace", "choose another") from None
             opened = Opened(labels, uuid.uuid4().hex[:8])
             about = {"format": FORMAT, "id": opened.id, "pipeline": pipeline, "labels": labels, "reads": reads}
             self._write({**about, "parts": described, "left": []})
             return opened
         except ValueError:
-            raise PipelineError(f"{self._file} cannot be read; choose another checkpoint") from None
+            raise CorruptError(f"{self._file} cannot be read", "choose another checkpoint") from None
         known = self._of_this_format(known, parts)
         self._check(known, pipeline, described)
         self._check_reads(known["reads"], reads)
@@ -91,7 +91,7 @@ class Checkpoint:
         """Whether it was made by outputs just like these, and they can go on with it."""
         try:
             known = self._of_this_format(json.loads(self._file.read_text(encoding="utf-8")), parts)
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError, ConflictError):
             return False
         return bool(known["parts"] == {name: _described(part) for name, part in parts.items()})
 
@@ -103,7 +103,7 @@ class Checkpoint:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.close()
-            raise PipelineError(f"another run uses the checkpoint {self.folder}; stop it, or choose another") from None
+            raise MachineError(f"another run uses the checkpoint {self.folder}", "stop it, or choose another") from None
         return file
 
     def _of_this_format(self, known: dict[str, Any], parts: Mapping[str, Part]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Checkpoint:
             else "choose another with --checkpoint to start all over"
         )
         told = f"checkpoint {self.folder} is of format {known['format']}, and this Millrace reads format {FORMAT}"
-        raise PipelineError(f"{told}: {advice}")
+        raise ConflictError(told, advice)
 
     def _has_committed(self) -> bool:
         commits = self.spark / "commits"
@@ -138,38 +138,38 @@ class Checkpoint:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self._file, lambda path: path.write_text(json.dumps(content, indent=1), encoding="utf-8"))
         except OSError as error:
-            raise PipelineError(f"cannot write the checkpoint {self.folder}: {error.strerror}") from None
+            raise MachineError(f"cannot write the checkpoint {self.folder}: {error.strerror}", NOTHING_LOST) from None
 
     def _check(self, known: dict[str, Any], pipeline: str, described: Mapping[str, dict[str, str]]) -> None:
         if known["pipeline"] != pipeline:
-            raise PipelineError(
-                f"checkpoint {self.folder} is of pipeline {known['pipeline']!r}, not of {pipeline!r}; choose another"
+            raise ConflictError(
+                f"checkpoint {self.folder} is of pipeline {known['pipeline']!r}, not of {pipeline!r}", "choose another"
             )
         for name, now in described.items():
             if name in known["left"]:
-                raise PipelineError(
-                    f"{name} left checkpoint {self.folder}, and has missed what came since; give it another name to "
-                    "start it from here, or choose another checkpoint to start all over"
+                raise ConflictError(
+                    f"{name} left checkpoint {self.folder}, and has missed what came since",
+                    "give it another name to start it from here, or choose another checkpoint to start all over",
                 )
             before = known["parts"].get(name, now)
             changed = [what for what in sorted({*before, *now}) if before.get(what) != now.get(what)]
             if changed:
                 what = changed[0]
-                raise PipelineError(
+                raise ConflictError(
                     f"{name} cannot go on from checkpoint {self.folder}: its {what} was\n    {before.get(what)}\n"
-                    f"and is now\n    {now.get(what)}\n"
-                    "Compute it again from all that the log keeps: millrace replay. Or give it another name to start "
-                    "it from here, choose another checkpoint to start all over, or go back to what it was."
+                    f"and is now\n    {now.get(what)}",
+                    "compute it again from all that the log keeps: millrace replay; or give it another name to start "
+                    "it from here, choose another checkpoint to start all over, or go back to what it was",
                 )
 
     def _check_reads(self, before: list[str], now: list[str]) -> None:
         """Spark knows the sources of a stream by their number; each output that is not fused has its own."""
         if before != now:
             changed = sorted(set(before) ^ set(now)) or now
-            raise PipelineError(
+            raise ConflictError(
                 f"checkpoint {self.folder} was made with other sources: {', '.join(changed)} came or went, and "
-                "an output whose edge is native can do neither; choose another checkpoint (millrace explain says why "
-                "an edge is native)"
+                "an output whose edge is native can do neither",
+                "choose another checkpoint (millrace explain says why an edge is native)",
             )
 
 
