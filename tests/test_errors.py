@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 import typer
 from fastapi.testclient import TestClient
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
@@ -207,7 +208,7 @@ def failing(spark: SparkSession, work: Callable[[], None]) -> BaseException:
         work()
         yield from batches
 
-    with pytest.raises(PySparkException) as caught:
+    with pytest.raises((PySparkException, Py4JError)) as caught:
         spark.range(1).mapInArrow(fail, "id BIGINT").toArrow()
     return plain_error(caught.value)
 

@@ -35,9 +35,12 @@ def ran(*command: str, given: str | None = None) -> str:
     return result.output
 
 
-def refused(*command: str, given: str | None = None) -> str:
+MISTAKE, NOT_FOUND, MACHINE, CONFLICT = 2, 3, 4, 6
+
+
+def refused(*command: str, given: str | None = None, code: int = MISTAKE) -> str:
     result = CliRunner().invoke(app, command, input=given)
-    assert result.exit_code == 2, result.output
+    assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
     return result.output
 
@@ -170,38 +173,38 @@ def test_interceptors_are_done_in_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "said", "code"),
     [
-        (["send", "play"], "did you mean 'plays'?"),
-        (["send", "plays", "nowhere.json"], "there is no file nowhere.json"),
-        (["send", "plays", "--format", "xml"], "unknown format 'xml'"),
-        (["topics", "create", "plays"], "is there already"),
-        (["topics", "create", "a b"], "a b"),
-        (["topics", "create", "other", "--partitions", "0"], "0"),
-        (["topics", "create", "other", "--intercept", "shout:loud"], "--intercept is add:"),
-        (["topics", "create", "other", "--max-age", "soon"], "soon"),
-        (["tail", "plays", "--from", "yesterday"], "--from is earliest, latest"),
-        (["query", "SELECT 1"], "run a pipeline that has views first"),
-        (["query", "SELECT 1", "--store", "mysql://x"], "unknown store 'mysql'"),
-        (["run", "nowhere.py"], "there is no file nowhere.py"),
-        (["init", "a-b"], "a project is named with letters"),
+        (["send", "play"], "did you mean 'plays'?", NOT_FOUND),
+        (["send", "plays", "nowhere.json"], "there is no file nowhere.json", NOT_FOUND),
+        (["send", "plays", "--format", "xml"], "unknown format 'xml'", MISTAKE),
+        (["topics", "create", "plays"], "is there already", CONFLICT),
+        (["topics", "create", "a b"], "a b", MISTAKE),
+        (["topics", "create", "other", "--partitions", "0"], "0", MISTAKE),
+        (["topics", "create", "other", "--intercept", "shout:loud"], "--intercept is add:", MISTAKE),
+        (["topics", "create", "other", "--max-age", "soon"], "soon", MISTAKE),
+        (["tail", "plays", "--from", "yesterday"], "--from is earliest, latest", MISTAKE),
+        (["query", "SELECT 1"], "run a pipeline that has views first", NOT_FOUND),
+        (["query", "SELECT 1", "--store", "mysql://x"], "unknown store 'mysql'", MISTAKE),
+        (["run", "nowhere.py"], "there is no file nowhere.py", NOT_FOUND),
+        (["init", "a-b"], "a project is named with letters", MISTAKE),
     ],
 )
-def test_mistakes_are_told_in_a_line(command: list[str], said: str) -> None:
+def test_mistakes_are_told_in_a_line(command: list[str], said: str, code: int) -> None:
     ran("topics", "create", "plays")
-    assert said in refused(*command, given="")
+    assert said in refused(*command, given="", code=code)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_to(here: Path) -> None:
     here.chmod(0o500)
-    assert "cannot" in refused("topics", "create", "plays")
+    assert "cannot" in refused("topics", "create", "plays", code=MACHINE)
 
 
 def test_a_log_that_is_none(here: Path) -> None:
     (here / "log.db").write_text("This is not a database, and never was one.")
-    assert "log.db" in refused("topics", "--log", "log.db")
-    assert "log.db" in refused("send", "plays", "--log", "log.db", given=lines(1))
+    assert "log.db" in refused("topics", "--log", "log.db", code=CONFLICT)
+    assert "log.db" in refused("send", "plays", "--log", "log.db", given=lines(1), code=CONFLICT)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +224,7 @@ def test_a_port_that_is_taken(here: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert "cannot be listened at: Address already in use; choose another --port" in refused(
-            "serve", "--port", str(port)
+            "serve", "--port", str(port), code=MACHINE
         )
 
 
@@ -238,12 +241,12 @@ def test_views_are_asked_in_sql(here: Path) -> None:
     assert ran("query", "SELECT 9e999 AS x", "--format", "json") == '{"x": "Infinity"}\n'
     assert "│ a, b │ 5 │" in ran("query", "SELECT k, n FROM hourly")
     assert json.loads(ran("views", "--format", "json"))["view"] == "hourly"
-    assert "did you mean 'hourly'" in refused("query", "SELECT * FROM hourli")
+    assert "did you mean 'hourly'" in refused("query", "SELECT * FROM hourli", code=NOT_FOUND)
     assert "read" in refused("query", "DELETE FROM hourly")
     assert ran("query", "SELECT n FROM hourly", "--format", "csv") == "n\n5\n"
     slow = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r"
     assert "0.2" in refused("query", slow, "--seconds", "0.2")
-    assert "known: p" in refused("views", "drop", "pp")
+    assert "known: p" in refused("views", "drop", "pp", code=NOT_FOUND)
     assert ran("views", "drop", "p") == "dropped the views of p\n"
     assert "There are no views yet" in ran("views")
 
@@ -251,7 +254,7 @@ def test_views_are_asked_in_sql(here: Path) -> None:
 def test_a_project_that_works_is_made(here: Path) -> None:
     assert "millrace send plays plays.json" in ran("init", "charts")
     assert {path.name for path in (here / "charts").iterdir()} == {"charts.py", "plays.json", "README.md"}
-    assert "is there already" in refused("init", "charts")
+    assert "is there already" in refused("init", "charts", code=CONFLICT)
     assert "fused" in ran("explain", "charts/charts.py")
 
 
@@ -279,7 +282,7 @@ def test_what_is_asked_too_early_is_a_line_that_says_what_to_do_first(
 ) -> None:
     ran("init", "charts")
     monkeypatch.chdir(here / "charts")
-    (line,) = refused(*command).splitlines()
+    (line,) = refused(*command, code=NOT_FOUND).splitlines()
     assert said in line
     made = {path.name for path in Path(".millrace").glob("*")}
     assert made <= {"log.db", "log.db-shm", "log.db-wal"}, "what is refused leaves nothing behind"
@@ -290,7 +293,7 @@ def test_a_pipeline_that_runs_is_not_run_twice(here: Path, monkeypatch: pytest.M
     monkeypatch.chdir(here / "charts")
     ran("topics", "create", "plays")
     with Checkpoint(Path(".millrace/charts")).lock():
-        *_, line = refused("run", "charts.py").splitlines()
+        *_, line = refused("run", "charts.py", code=MACHINE).splitlines()
     assert line == "another run uses the checkpoint .millrace/charts; stop it, or choose another"
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace import MillraceError
+from millrace import PipelineError
 from millrace.edge.decode import JsonDecoder, look_like_objects
 from millrace.model.schema import parse_schema
 
@@ -137,7 +137,7 @@ def test_names_that_need_quoting() -> None:
 
 
 def test_a_type_that_is_not_decoded_is_refused() -> None:
-    with pytest.raises(MillraceError, match="is not decoded from JSON; read it as STRING"):
+    with pytest.raises(PipelineError, match="is not decoded from JSON; read it as STRING"):
         JsonDecoder(parse_schema("tags ARRAY<STRING>"))
 
 

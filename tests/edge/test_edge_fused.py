@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from comparison import said
-from millrace import MillraceError, agg, memory, on, percentile, punctuated, table, window
+from millrace import PipelineError, agg, memory, on, percentile, punctuated, table, window
 from millrace.edge.fused import Fused, columns_read
 from millrace.edge.tables import columns_of
 from millrace.model.arrow import arrow_type
@@ -242,7 +242,7 @@ def test_each_side_of_a_union_is_fused_by_itself() -> None:
 def test_a_table_in_a_file_that_does_not_hold_it(rows: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "pages.csv").write_text(rows)
     pages = table("pages", "page STRING, section STRING, price DOUBLE", path=str(tmp_path / "pages.csv"))
-    with pytest.raises(MillraceError, match=r"table 'pages'") as refused:
+    with pytest.raises(PipelineError, match=r"table 'pages'") as refused:
         columns_of(pages)
     assert said.replace("'", '"') in str(refused.value).replace("'", '"')
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from comparison import said
-from millrace import on, window
+from millrace import ConflictError, on, window
 from millrace.model.duration import END_OF_TIME, to_datetime
 from millrace.panes import blobs
 from millrace.panes.advance import State
@@ -94,5 +94,5 @@ def test_a_small_change_writes_little() -> None:
 def test_state_of_another_format_is_refused() -> None:
     written = dict(blobs.write(None, State(), "it")[1].put)
     written["state"] = written["state"].replace(b'"format": 2', b'"format": 99')
-    with pytest.raises(ValueError, match="format 99"):
+    with pytest.raises(ConflictError, match="format 99"):
         blobs.read(written.get)

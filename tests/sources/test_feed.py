@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace import MillraceError, log
+from millrace import ConflictError, NotFoundError, log
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, to_datetime
 from millrace.sources.admission import Admission, share
@@ -90,7 +90,7 @@ def test_what_retention_took_before_it_was_read_is_not_passed_over(kept: Log, tm
     end = followed.latest(begun)
     first, *rest = followed.splits(begun, end)
     assert sum(split.end - split.start for split in (first, *rest)) == 10_000
-    with pytest.raises(MillraceError, match=f"plays/{partition} are gone"):
+    with pytest.raises(NotFoundError, match=f"plays/{partition} are gone"):
         first.read()
 
 
@@ -150,9 +150,9 @@ def test_a_topic_that_was_made_again_is_not_read_as_if_it_were_the_old_one(
     kept.remove("plays")
     kept.create("plays", partitions)
     put(kept, many)
-    with pytest.raises(MillraceError, match="it was removed and made again"):
+    with pytest.raises(ConflictError, match="it was removed and made again"):
         feed(kept, tmp_path).latest(at)
-    with pytest.raises(MillraceError, match="it was removed and made again"):  # also what was planned before
+    with pytest.raises(ConflictError, match="it was removed and made again"):  # also what was planned before
         feed(kept, tmp_path).splits([0, 0], at)
 
 
@@ -161,7 +161,7 @@ def test_another_log_of_the_same_topics_is_not_read_on(kept: Log, tmp_path: Path
     at = feed(kept, tmp_path).latest([0, 0])
     other = Log(tmp_path / "other.db")
     other.create("plays", partitions=2)
-    with pytest.raises(MillraceError, match="is another log"):
+    with pytest.raises(ConflictError, match="is another log"):
         feed(other, tmp_path).latest(at)
 
 
@@ -185,5 +185,5 @@ def test_a_reader_that_is_forgotten_holds_nobody_up_until_it_reads_on(kept: Log,
     kept.forget("chartsy")
     followed.latest(at)
     assert kept.lag("plays") == {"charts": 0}
-    with pytest.raises(MillraceError, match="charts"):
+    with pytest.raises(NotFoundError, match="charts"):
         kept.forget("chart")

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from sqlglot import exp
 
-from millrace import MillraceError, Pipeline, Producer, agg, log, memory, on, table, to_function, window
+from millrace import Pipeline, PipelineError, Producer, agg, log, memory, on, table, to_function, window
 from millrace.eventlog.topics import Log
 from millrace.model import called, resolve
 from millrace.model.arrow import arrow_type
@@ -96,13 +96,13 @@ def test_what_spark_refuses_is_refused_at_the_user_s_line(spark: SparkSession) -
     query = ROWS.with_columns(x="elt(i, s, n, at, k, dt, b)").window(window.all_time()).aggregate(n=agg.count())
     assert settled(spark, Pipeline("p", views={"v": query}))
     wrong = ROWS.where("hash(s) > array(1)").window(window.all_time()).aggregate(n=agg.count())
-    with pytest.raises(MillraceError, match=r"test_settled.py:\d+: Spark refuses .*array"):
+    with pytest.raises(PipelineError, match=r"test_settled.py:\d+: Spark refuses .*array"):
         settled(spark, Pipeline("p", views={"v": wrong}))
     interval = ROWS.with_columns(x="at - at").group_by("x").window(window.all_time()).aggregate(n=agg.count())
-    with pytest.raises(MillraceError, match=r"'at - at' is interval day to second, which Millrace does not keep"):
+    with pytest.raises(PipelineError, match=r"'at - at' is interval day to second, which Millrace does not keep"):
         settled(spark, Pipeline("p", views={"v": interval}))
     condition = ROWS.where("hash(s)").window(window.all_time()).aggregate(n=agg.count())
-    with pytest.raises(MillraceError, match="needs a condition, but this is INT"):
+    with pytest.raises(PipelineError, match="needs a condition, but this is INT"):
         settled(spark, Pipeline("p", views={"v": condition}))
 
 
@@ -116,7 +116,7 @@ def test_where_spark_has_another_type_the_edge_is_native_and_says_why(
     typed = settled(spark, wrong)
     assert "native: length(s) is INT to Spark, not BIGINT" in explain(typed)
     view = Pipeline("p", views={"v": ROWS.window(window.all_time()).aggregate(m=agg.max("length(s)"))})
-    with pytest.raises(MillraceError, match=r"view v: m is INT to Spark, not BIGINT; write .* CAST\(... AS INT\)"):
+    with pytest.raises(PipelineError, match=r"view v: m is INT to Spark, not BIGINT; write .* CAST\(... AS INT\)"):
         settled(spark, view)
 
 

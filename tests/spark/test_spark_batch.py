@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from documents import DOCUMENTS
-from millrace import MillraceError, Pipeline, agg, memory, on, table, window
+from millrace import MillraceError, Pipeline, PipelineError, agg, memory, on, table, window
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.sources.memory import Happening, Script
@@ -112,7 +112,7 @@ def test_what_does_not_run_is_refused(query: Query, says: str, spark: SparkSessi
 
 
 def test_a_source_without_rows_is_named(spark: SparkSession) -> None:
-    with pytest.raises(MillraceError, match="source 'events' has no rows to read"):
+    with pytest.raises(PipelineError, match="source 'events' has no rows to read"):
         batch.collect(spark, Pipeline("p", {"n": TIMED.window(window.fixed("10s")).aggregate(n=agg.count())}))
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from comparison import said
-from millrace import Pipeline, PipelineError, agg, log, memory, on, to_files, window
+from millrace import ConflictError, Pipeline, agg, log, memory, on, to_files, window
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.pane import Pane
@@ -248,7 +248,7 @@ def test_a_checkpoint_of_before_is_refused_and_what_it_says_to_do_works(home: Ho
     run_stream(QUIET, running(), home, ONCE)
     as_format(home, 2)
     send(home, 4)
-    with pytest.raises(PipelineError, match=r"is of format 2, .* reads format 4: .*: millrace replay$") as refused:
+    with pytest.raises(ConflictError, match=r"is of format 2, .* reads format 4; .*: millrace replay$") as refused:
         run_stream(QUIET, running(), home, ONCE)
     assert "\n" not in str(refused.value)
     assert "generation 2 of totals is now what is read" in replay(QUIET, running(), home, How())
@@ -264,14 +264,14 @@ def test_a_checkpoint_of_another_format_is_refused_with_what_to_do(home: Home, t
     opened = checkpoint.open(plan, (1, 2))
     assert checkpoint.open(plan, (1, 2)) == opened
     as_format(home, 3)
-    with pytest.raises(PipelineError, match="compute its views again from all that the log keeps: millrace replay"):
+    with pytest.raises(ConflictError, match="compute its views again from all that the log keeps: millrace replay"):
         checkpoint.open(plan, (1, 2))
     assert not checkpoint.is_of(plan), "a replay that was stopped begins again"
     sinks = compile(Pipeline("shop", sinks=[totals().to(to_files(str(tmp_path / "out")))]))
-    with pytest.raises(PipelineError, match="choose another with --checkpoint"):
+    with pytest.raises(ConflictError, match="choose another with --checkpoint"):
         checkpoint.open(sinks, (1, 2))
     as_format(home, 99)
-    with pytest.raises(PipelineError, match="run the Millrace that made it"):
+    with pytest.raises(ConflictError, match="run the Millrace that made it"):
         checkpoint.open(plan, (1, 2))
 
 

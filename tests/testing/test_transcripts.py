@@ -79,10 +79,10 @@ def test_a_file_that_is_not_yaml_ends_with_2(tmp_path: Path, text: str, says: st
     assert says in output
 
 
-def test_a_file_that_is_not_there_ends_with_2_after_the_others_ran(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_ends_with_3_after_the_others_ran(tmp_path: Path) -> None:
     code, output = run(str(tmp_path / "none.yaml"), write(tmp_path, "window: fixed(10s)\nsteps: []"), str(tmp_path))
-    assert code == 2
-    assert "none.yaml: cannot be read: No such file" in output
+    assert code == 3
+    assert f"there is no file {tmp_path / 'none.yaml'}" in output
     assert output.splitlines()[-1] == "1 passed, 0 failed"
 
 

@@ -216,7 +216,8 @@ def _next(read: Iterator[Chunk], sent: int, producer: str | None) -> Chunk | Non
     try:
         return next(read, None)
     except MillraceError as error:
-        raise (PipelineError(f"{error.message}; {_sent(sent, producer)}") if sent else error) from None
+        advice = "; ".join(filter(None, (error.advice, _sent(sent, producer))))
+        raise (type(error)(error.problem, advice, error.place) if sent else error) from None
 
 
 def _misfit(file: str, chunk: Chunk, place: int, sent: str) -> str:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from millrace.cli.options import plain_mistakes
 from millrace.demo import paper
-from millrace.model.errors import PipelineError
+from millrace.model.errors import ConflictError, MachineError, PipelineError
 
 _PIPELINE = '''"""Plays of music, counted by track and hour."""
 
@@ -82,12 +82,14 @@ def init(
             raise PipelineError(f"a project is named with letters, digits and _, not {name!r}")
         folder = Path(name)
         if folder.exists():
-            raise PipelineError(f"{folder} is there already; choose another name")
+            raise ConflictError(f"{folder} is there already", "choose another name")
         try:
             folder.mkdir()
             (folder / f"{name}.py").write_text(_PIPELINE.format(name=name), encoding="utf-8")
             (folder / "plays.json").write_text(_DATA, encoding="utf-8")
             (folder / "README.md").write_text(_README.format(name=name), encoding="utf-8")
         except OSError as error:
-            raise PipelineError(f"cannot make {folder}: {error.strerror}") from None
+            raise MachineError(
+                f"cannot make {folder}: {error.strerror}", "mend that, or go to another folder"
+            ) from None
         typer.echo(f"made {folder}; now:\n\n    cd {name}\n" + "\n".join(_README.split("\n")[2:6]).format(name=name))

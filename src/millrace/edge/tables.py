@@ -16,7 +16,7 @@ from millrace.formats.typed import is_none, value_of
 from millrace.formats.written import without_exponent
 from millrace.model.accepted import as_type
 from millrace.model.arrow import arrow_type
-from millrace.model.errors import MillraceError, PipelineError, Place, refuse
+from millrace.model.errors import MillraceError, NotFoundError, PipelineError, Place, caller, refuse, unreadable
 from millrace.model.schema import Column
 from millrace.model.stream import Table
 from millrace.model.types import digits_of
@@ -49,19 +49,19 @@ def _in_file(table: Table, path: Path, place: Place | None) -> pa.Table:
     if suffix not in _SUFFIXES:
         raise refuse(f"table {table.name!r}: {path} is none of {', '.join(_SUFFIXES)}", place)
     if not path.is_file():
-        raise refuse(f"table {table.name!r}: there is no file {path}", place)
+        raise NotFoundError(f"table {table.name!r}: there is no file {path}", "check its path=", place or caller())
     read = {".csv": _csv, ".parquet": _parquet}.get(suffix, _json)
     try:
         return read(table, path)
     except MillraceError as error:
-        raise refuse(f"table {table.name!r}: {error.message}", place) from None
+        raise error.about(f"table {table.name!r}", place or caller()) from None
 
 
 def _parquet(table: Table, path: Path) -> pa.Table:
     try:
         held = pq.read_table(path, use_threads=False)
     except (OSError, pa.ArrowInvalid) as error:
-        raise PipelineError(f"{path} cannot be read: {error}") from None
+        raise unreadable(path, error) from None
     names = _named(table, path, held)
     return pa.table(
         {
@@ -108,7 +108,9 @@ def _json(table: Table, path: Path) -> pa.Table:
     """Objects, one after the other or in an array."""
     try:
         texts = list(_values(path.read_text("utf-8-sig")))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except (ValueError, RecursionError) as error:
         raise PipelineError(f"{path} does not hold JSON: {error}") from None
     rows, misfits = JsonDecoder(table.schema).decode(pa.array(texts, pa.string()))
     if misfits:

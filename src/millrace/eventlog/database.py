@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from millrace.model.errors import CorruptError, MachineError, MillraceError, PipelineError
+from millrace.model.errors import ConflictError, CorruptError, MachineError, MillraceError
 
 PATIENCE = 60
 """How many seconds a transaction waits for that of another process."""
@@ -44,7 +44,7 @@ _TABLES = (
     " PRIMARY KEY (topic, consumer_group, member)) WITHOUT ROWID",
 )
 _NOT_KEPT = "nothing of this was kept: "
-_TROUBLES: dict[int, tuple[type[MachineError | CorruptError], str, str]] = {
+_TROUBLES: dict[int, tuple[type[MachineError | CorruptError | ConflictError], str, str]] = {
     sqlite3.SQLITE_FULL: (MachineError, "the disk is full", f"{_NOT_KEPT}make room, and do it again"),
     sqlite3.SQLITE_READONLY: (
         MachineError,
@@ -67,7 +67,7 @@ _TROUBLES: dict[int, tuple[type[MachineError | CorruptError], str, str]] = {
         "the disk does not take or give data",
         f"{_NOT_KEPT}mend that, and do it again",
     ),
-    sqlite3.SQLITE_NOTADB: (CorruptError, "it is a file of another kind", "choose another path"),
+    sqlite3.SQLITE_NOTADB: (ConflictError, "it is a file of another kind", "choose another path"),
     sqlite3.SQLITE_CORRUPT: (
         CorruptError,
         "the file is damaged",
@@ -92,7 +92,9 @@ class Database:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise PipelineError(f"cannot make the folder of the log {path}: {error.strerror}") from None
+            raise MachineError(
+                f"cannot make the folder of the log {path}: {error.strerror}", "mend that, or choose another path"
+            ) from None
         with clear(path):
             self._idle.append(_made(path))
 
@@ -217,9 +219,12 @@ def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
     if ours == _OURS and format == _FORMAT:
         return True
     if ours == _OURS:
-        raise PipelineError(f"log {path} was made by another release of Millrace (format {format}, not {_FORMAT})")
+        raise ConflictError(
+            f"log {path} was made by another release of Millrace (format {format}, not {_FORMAT})",
+            "run that release, or choose another path",
+        )
     if ours or format or connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-        raise PipelineError(f"{path} is a database, but not a log; choose another path")
+        raise ConflictError(f"{path} is a database, but not a log", "choose another path")
     return False
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from millrace.eventlog.intercept import INTERCEPTORS, Interceptor, dump, load
 from millrace.model.duration import Duration, format_duration, parse_positive
-from millrace.model.errors import PipelineError, refuse, shown, unknown
+from millrace.model.errors import ConflictError, not_found, refuse, shown
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _MOST_PARTITIONS = 1024
@@ -52,7 +52,7 @@ def age(given: int | Duration | None) -> int | None:
 def insert_topic(connection: sqlite3.Connection, topic: Topic) -> None:
     """Make a topic. Refuses one that is there."""
     if connection.execute("SELECT 1 FROM topics WHERE name = ?", (topic.name,)).fetchone():
-        raise PipelineError(f"topic {topic.name!r} is there already; choose another name, or remove it first")
+        raise ConflictError(f"topic {topic.name!r} is there already", "choose another name, or remove it first")
     made = connection.execute(f"INSERT INTO topics ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)", _row(topic)).lastrowid
     rows = [(made, number) for number in range(topic.partitions)]
     connection.executemany("INSERT INTO partitions VALUES (?, ?, 0)", rows)
@@ -81,7 +81,7 @@ def find_topic(connection: sqlite3.Connection, name: str) -> tuple[int, Topic]:
     row = connection.execute(f"SELECT id, {_COLUMNS} FROM topics WHERE name = ?", (name,)).fetchone()
     if row is None:
         known = [each.name for each in all_topics(connection)]
-        raise PipelineError(f"{unknown('topic', name, known)}; make it: millrace topics create {name}")
+        raise not_found("topic", name, known, f"make it: millrace topics create {name}")
     return row[0], _topic(row[1:])
 
 

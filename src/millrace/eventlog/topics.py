@@ -32,7 +32,7 @@ from millrace.eventlog.records import SCHEMA, Headers, Texts, records_of
 from millrace.eventlog.sequences import Appended, Mark
 from millrace.eventlog.topic import Topic, age, all_topics, delete_topic, find_topic, insert_topic, update_topic
 from millrace.model.duration import SECOND, Duration
-from millrace.model.errors import MillraceError, PipelineError, refuse, unknown
+from millrace.model.errors import MachineError, MillraceError, NotFoundError, not_found, refuse
 
 __all__ = ["Appended", "Log", "Topic", "now"]
 
@@ -154,7 +154,7 @@ class Log:
         pieces = [blocks.piece_of(partition, piece) for partition, part in parts for piece in cut(part)]
         with self._database.write() as connection:
             if find_topic(connection, topic)[0] != id:
-                raise PipelineError(f"topic {topic!r} was made anew meanwhile; nothing of this was kept: do it again")
+                raise MachineError(f"topic {topic!r} was made anew meanwhile", "nothing of this was kept: do it again")
             before = None if mark is None else sequences.before(connection, id, mark)
             if before is not None:
                 return before
@@ -206,7 +206,9 @@ class Log:
         with self._database.snapshot() as connection:
             id, about = find_topic(connection, topic)
             if not 0 <= partition < about.partitions:
-                raise PipelineError(f"topic {topic!r} has no partition {partition}, only 0 to {about.partitions - 1}")
+                raise NotFoundError(
+                    f"topic {topic!r} has no partition {partition}", f"it has only 0 to {about.partitions - 1}"
+                )
             _check_bounds(f"{topic}/{partition}", start, end, blocks.bounds(connection, id)[partition])
             end = max(start, end)
             found = _decoded(connection, id, topic, partition, start, end)
@@ -248,7 +250,7 @@ class Log:
             rows = connection.execute("SELECT DISTINCT consumer_group FROM consumers ORDER BY 1").fetchall()
             known = [name for (name,) in rows]
             if group not in known:
-                raise PipelineError(unknown("consumer group", group, known))
+                raise not_found("consumer group", group, known, "millrace topics list shows them")
             connection.execute("DELETE FROM consumers WHERE consumer_group = ?", (group,))
 
     def lag(self, topic: str) -> dict[str, int]:
@@ -294,12 +296,12 @@ def _check_bounds(where: str, start: int, end: int, kept: tuple[int, int]) -> No
     if start >= end:
         return
     if start < kept[0]:
-        raise PipelineError(
-            f"offsets {start} to {min(end, kept[0]) - 1} of {where} are gone: retention removed them; "
-            f"start at {kept[0]}, and let the topic keep more: millrace topics change"
+        raise NotFoundError(
+            f"offsets {start} to {min(end, kept[0]) - 1} of {where} are gone: retention removed them",
+            f"start at {kept[0]}, and let the topic keep more: millrace topics change",
         )
     if end > kept[1]:
-        raise PipelineError(
-            f"offsets {max(start, kept[1])} to {end - 1} of {where} are not there: it ends at {kept[1]}; "
-            "is this another log than the one that was read before?"
+        raise NotFoundError(
+            f"offsets {max(start, kept[1])} to {end - 1} of {where} are not there: it ends at {kept[1]}",
+            "is this another log than the one that was read before?",
         )

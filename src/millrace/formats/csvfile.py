@@ -14,7 +14,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.csv
 
-from millrace.model.errors import PipelineError
+from millrace.model.errors import PipelineError, unreadable
 
 _BLOCK = 4 << 20
 """How many bytes of a file are read at once."""
@@ -36,9 +36,9 @@ def read_csv(path: str, file: BinaryIO) -> Iterator[pa.RecordBatch]:
     except pa.ArrowInvalid as error:
         if before is not None:
             yield before
-        raise PipelineError(f"{path}: {_where(str(error))}; mend it") from None
+        raise PipelineError(f"{path}: {_where(str(error))}", "mend it") from None
     if quotes.count % 2:  # what it swallowed is the end of the last batch
-        raise PipelineError(f"{path}: a quote is opened and never closed; mend it")
+        raise PipelineError(f"{path}: a quote is opened and never closed", "mend it")
     if before is not None:
         yield before
 
@@ -104,4 +104,4 @@ def opened(path: str) -> Iterator[BinaryIO]:
         with open(path, "rb") as file:
             yield file
     except OSError as error:
-        raise PipelineError(f"{path} cannot be read: {error.strerror}") from None
+        raise unreadable(path, error) from None

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,10 @@ class MillraceError(Exception):
     def message(self) -> str:
         """The problem and the advice, without the place."""
         return self.problem if self.advice is None else f"{self.problem}; {self.advice}"
+
+    def about(self, what: str, place: Place | None = None) -> Self:
+        """The same error, which opens with what it is about."""
+        return type(self)(f"{what}: {self.problem}", self.advice, place or self.place)
 
     def __str__(self) -> str:
         return self.message if self.place is None else f"{self.place}: {self.message}"
@@ -154,6 +158,15 @@ def not_found(what: str, name: object, known: Iterable[str], advice: str) -> Not
     if meant is None:
         return NotFoundError(f"unknown {what} {str(name)!r} {listed}", advice)
     return NotFoundError(f"unknown {what} {str(name)!r}", f"did you mean {meant!r}? {listed}; {advice}")
+
+
+def unreadable(path: object, error: Exception, advice: str = "move it away, or put it right") -> MillraceError:
+    """An error for a file that cannot be read: it is not there, the system refuses, or its content is damaged."""
+    if isinstance(error, FileNotFoundError):
+        return NotFoundError(f"there is no file {path}", "check the path")
+    if isinstance(error, OSError) and error.errno is not None:
+        return MachineError(f"{path} cannot be read: {error.strerror}", "mend that, and try again")
+    return CorruptError(f"{path} cannot be read: {error}", advice)
 
 
 def _closest(name: object, names: Iterable[str]) -> str | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from millrace.model.errors import ConflictError, CorruptError
 from millrace.panes.advance import State
 from millrace.panes.store import Segment, Store, segment_of
 
@@ -63,7 +64,10 @@ def read(fetch: Callable[[str], bytes | None], known: Kept | None = None) -> Kep
         return None
     header = json.loads(written)
     if header["format"] != FORMAT:
-        raise ValueError(f"state of format {header['format']} cannot be read; this is format {FORMAT}")
+        raise ConflictError(
+            f"state of format {header['format']} cannot be read; this is format {FORMAT}",
+            "run the release of Millrace that wrote it, or compute its views again: millrace replay",
+        )
     writings = header["writings"]
     if known is not None and known.writings[STATE] == writings[STATE]:
         return known
@@ -126,5 +130,7 @@ def _header(state: State, writings: Mapping[str, str]) -> bytes:
 def _found(fetch: Callable[[str], bytes | None], name: str) -> bytes:
     written = fetch(name)
     if written is None:
-        raise ValueError(f"the state names a blob {name}, which is not there")
+        raise CorruptError(
+            f"the state names a blob {name}, which is not there", "compute its views again: millrace replay"
+        )
     return written

@@ -23,7 +23,7 @@ from millrace.formats.texts import as_texts
 from millrace.model.aggregate import max_
 from millrace.model.connectors import Commit
 from millrace.model.duration import to_datetime, to_instant
-from millrace.model.errors import PipelineError, refuse
+from millrace.model.errors import NotFoundError, PipelineError, refuse
 from millrace.model.inputs import ARCHIVE
 from millrace.model.pane import Mode
 from millrace.model.pipeline import Pipeline
@@ -94,8 +94,9 @@ def archive(log: Log, source: Source) -> int:
     for partition, (start, end) in enumerate(zip(log.starts(source.name), log.ends(source.name), strict=True)):
         begin = _archived(folder, source.name, partition)
         if begin is not None and begin < start:
-            raise PipelineError(
-                f"offsets {begin} to {start - 1} of {source.name}/{partition} are gone and not archived"
+            raise NotFoundError(
+                f"offsets {begin} to {start - 1} of {source.name}/{partition} are gone and not archived",
+                "let the topic keep more, and begin another archive",
             )
         for first in range(start if begin is None else begin, end, _STEP):
             last = min(end, first + _STEP)

@@ -6,17 +6,17 @@ import sys
 import traceback
 from pathlib import Path
 
-from millrace.model.errors import MillraceError, PipelineError, unknown
+from millrace.model.errors import MillraceError, NotFoundError, PipelineError, not_found
 from millrace.model.pipeline import Pipeline
 
 
 def load(file: Path, name: str | None = None) -> Pipeline:
     """The pipeline in a Python file; of several, the one of that name."""
     if not file.is_file():
-        raise PipelineError(f"there is no file {file}")
+        raise NotFoundError(f"there is no file {file}", "name a Python file that holds a Pipeline")
     spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
     if spec is None or spec.loader is None:
-        raise PipelineError(f"{file} is not a Python file")
+        raise PipelineError(f"{file} is not a Python file", "name one that ends with .py")
     folder = str(file.resolve().parent)
     sys.path.insert(0, folder)
     # Spark's workers import what the file imports from beside it.
@@ -34,9 +34,9 @@ def load(file: Path, name: str | None = None) -> Pipeline:
         raise PipelineError(f"{file.name}:{(lines or [1])[-1]}: {type(error).__name__}: {error}") from error
     found = {value.name: value for value in vars(module).values() if isinstance(value, Pipeline)}
     if not found:
-        raise PipelineError(f"{file} holds no pipeline; make one: charts = Pipeline('charts', views={{...}})")
+        raise PipelineError(f"{file} holds no pipeline", "make one: charts = Pipeline('charts', views={...})")
     if name is None and len(found) > 1:
-        raise PipelineError(f"{file} holds several pipelines; choose one with --pipeline: {', '.join(found)}")
+        raise PipelineError(f"{file} holds several pipelines", f"choose one with --pipeline: {', '.join(found)}")
     if name is not None and name not in found:
-        raise PipelineError(unknown("pipeline", name, tuple(found)))
+        raise not_found("pipeline", name, tuple(found), f"choose one that {file} holds")
     return found[name] if name is not None else next(iter(found.values()))

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from millrace.eventlog.topics import Log
+from millrace.model.errors import MillraceError
 from millrace.model.pipeline import Pipeline
 from millrace.running.ending import told_to_end
 from millrace.running.shown import Shown, many
@@ -152,7 +153,7 @@ def unless_told(told: Sequence[int], spark: "SparkSession", work: Callable[[], T
                 spark.sparkContext.cancelAllJobs()
     try:
         return doing.result()
-    except (Py4JError, PySparkException):
+    except (MillraceError, Py4JError, PySparkException):  # jobs that are cancelled fail too
         if told:
             return None
         raise

@@ -13,7 +13,7 @@ from millrace.formats.csvfile import opened, read_csv
 from millrace.formats.duck import asked
 from millrace.formats.texts import as_texts
 from millrace.formats.typed import pointer
-from millrace.model.errors import PipelineError, unknown
+from millrace.model.errors import NotFoundError, PipelineError, unknown
 from millrace.sources.files import lines
 
 FORMATS = ("json", "csv")
@@ -37,7 +37,7 @@ def chunks(path: str, format: str) -> Iterator[Chunk]:
     if format not in FORMATS:
         raise PipelineError(unknown("format", format, FORMATS))
     if path != "-" and not Path(path).is_file():
-        raise PipelineError(f"there is no file {path}")
+        raise NotFoundError(f"there is no file {path}", "check the path")
     yield from _csv(path) if format == "csv" else _json(path)
 
 

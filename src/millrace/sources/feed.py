@@ -10,7 +10,7 @@ from typing import Any
 from millrace.eventlog.durable import write_whole
 from millrace.eventlog.topics import Log
 from millrace.formats.texts import as_texts
-from millrace.model.errors import PipelineError
+from millrace.model.errors import ConflictError
 from millrace.model.stream import Source
 from millrace.sources.admission import Admission, share
 from millrace.sources.bundle import Bundle
@@ -94,10 +94,10 @@ class Feed:
         topic = self._source.name
         is_another = self._log.id_of(topic) != self._begun()["topic"] or len(at) != len(ends)
         if is_another or any(end < offset for offset, end in zip(at, ends, strict=True)):
-            raise PipelineError(
+            raise ConflictError(
                 f"topic {topic!r} was read up to {at}, but is another one now, which ends at {ends}: it was removed "
-                f"and made again, or {self._path} is another log; bring back what was read, or start with another "
-                "checkpoint"
+                f"and made again, or {self._path} is another log",
+                "bring back what was read, or start with another checkpoint",
             )
 
     def _begun(self) -> dict[str, Any]:

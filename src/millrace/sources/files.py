@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from millrace.formats.texts import as_texts
 from millrace.model.accepted import accepted, as_type
 from millrace.model.arrow import arrow_type
-from millrace.model.errors import MillraceError, PipelineError, refuse
+from millrace.model.errors import MillraceError, NotFoundError, PipelineError, refuse, unreadable
 from millrace.model.schema import Column, Schema
 from millrace.model.stream import Source
 from millrace.sources.bundle import Bundle
@@ -81,7 +81,7 @@ class Files:
         try:
             entries = list(os.scandir(self._folder))
         except FileNotFoundError:
-            raise refuse(f"there is no folder {self._folder}", self._source.place) from None
+            raise NotFoundError(f"there is no folder {self._folder}", "put it back", self._source.place) from None
         sized = []
         for entry in entries:
             if entry.name not in self._known and not entry.name.startswith((".", "_")):
@@ -117,9 +117,9 @@ class FileSplit:
         try:
             return self._parquet(wanted) if self.format == "parquet" else self._json()
         except FileNotFoundError:
-            raise PipelineError(f"{self.path} is gone; put it back, so that what it held is not lost") from None
+            raise NotFoundError(f"{self.path} is gone", "put it back, so that what it held is not lost") from None
         except (OSError, pa.ArrowInvalid, EOFError) as error:
-            raise PipelineError(f"{self.path} cannot be read: {error}") from None
+            raise unreadable(self.path, error) from None
 
     def _json(self) -> Bundle:
         if self.path.endswith(".gz"):
@@ -160,7 +160,7 @@ class FileSplit:
         try:
             return as_type(found, column.type, f"{self.path}: column {column.name}")
         except MillraceError as error:
-            raise PipelineError(f"{error.message}; mend the schema of the source, or move the file away") from None
+            raise PipelineError(error.message, "mend the schema of the source, or move the file away") from None
 
 
 def lines(origin: str, data: bytes | memoryview, begin: int = 0) -> Bundle:
@@ -219,8 +219,10 @@ def _line_ends(data: bytes | memoryview) -> tuple[npt.NDArray[np.int64], bool]:
 def folder_of(source: Source) -> str:
     """The folder of a source. Refuses one that is not there."""
     if not os.path.isdir(source.name):
-        what = "is a file, not a folder" if os.path.exists(source.name) else "is not there"
-        raise refuse(f"the folder {source.name} {what}; files() reads the files of a folder", source.place)
+        advice = "files() reads the files of a folder"
+        if os.path.exists(source.name):
+            raise refuse(f"the folder {source.name} is a file, not a folder", source.place, advice)
+        raise NotFoundError(f"the folder {source.name} is not there", advice, source.place)
     return os.path.abspath(source.name)
 
 
@@ -238,7 +240,7 @@ def _row_groups(path: str, source: Source) -> Iterator[FileSplit]:
     try:
         about = pq.read_metadata(path)
     except (OSError, pa.ArrowInvalid) as error:
-        raise PipelineError(f"{path} cannot be read: {error}; move it away, or put it right") from None
+        raise unreadable(path, error) from None
     start = size = 0
     for group in range(about.num_row_groups):
         size += about.row_group(group).total_byte_size

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from millrace.eventlog.durable import write_whole
-from millrace.model.errors import PipelineError
+from millrace.model.errors import NOTHING_LOST, ConflictError, CorruptError, MachineError
 from millrace.model.explain import flow_as_text
 from millrace.plan.plan import OutputKind, Plan, Stage
 
@@ -74,12 +74,12 @@ class Checkpoint:
             known = json.loads(self._file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             if self.spark.exists():
-                raise PipelineError(f"{self.folder} is not a checkpoint of Millrace; choose another") from None
+                raise ConflictError(f"{self.folder} is not a checkpoint of Millrace", "choose another") from None
             opened = Opened(labels, uuid.uuid4().hex[:8])
             self._write({"format": FORMAT, "id": opened.id, "labels": labels, **about, "left": []})
             return opened
         except ValueError:
-            raise PipelineError(f"{self._file} cannot be read; choose another checkpoint") from None
+            raise CorruptError(f"{self._file} cannot be read", "choose another checkpoint") from None
         self._check_format(known, plan)
         self._check(known, about)
         left = sorted({*known["left"], *(id for id in known["stages"] if id not in fingerprint)})
@@ -103,7 +103,7 @@ class Checkpoint:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.close()
-            raise PipelineError(f"another run uses the checkpoint {self.folder}; stop it, or choose another") from None
+            raise MachineError(f"another run uses the checkpoint {self.folder}", "stop it, or choose another") from None
         return file
 
     def _check_format(self, known: dict[str, Any], plan: Plan) -> None:
@@ -116,7 +116,7 @@ class Checkpoint:
         else:
             advice = "choose another with --checkpoint to start all over"
         told = f"checkpoint {self.folder} is of format {known['format']}, and this Millrace reads format {FORMAT}"
-        raise PipelineError(f"{told}: {advice}")
+        raise ConflictError(told, advice)
 
     @property
     def _file(self) -> Path:
@@ -127,27 +127,27 @@ class Checkpoint:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self._file, lambda path: path.write_text(json.dumps(content, indent=1), encoding="utf-8"))
         except OSError as error:
-            raise PipelineError(f"cannot write the checkpoint {self.folder}: {error.strerror}") from None
+            raise MachineError(f"cannot write the checkpoint {self.folder}: {error.strerror}", NOTHING_LOST) from None
 
     def _check(self, known: dict[str, Any], now: Mapping[str, Any]) -> None:
         if known["pipeline"] != now["pipeline"]:
-            raise PipelineError(
-                f"checkpoint {self.folder} is of pipeline {known['pipeline']!r}, not of {now['pipeline']!r}; "
-                "choose another"
+            raise ConflictError(
+                f"checkpoint {self.folder} is of pipeline {known['pipeline']!r}, not of {now['pipeline']!r}",
+                "choose another",
             )
         for stage, fingerprint in now["stages"].items():
             if stage in known["left"]:
-                raise PipelineError(
-                    f"{stage} left checkpoint {self.folder}, and has missed what came since; give it another name to "
-                    "start it from here, or choose another checkpoint to start all over"
+                raise ConflictError(
+                    f"{stage} left checkpoint {self.folder}, and has missed what came since",
+                    "give it another name to start it from here, or choose another checkpoint to start all over",
                 )
             before = known["stages"].get(stage, fingerprint)
             changed = [what for what in sorted({*before, *fingerprint}) if before.get(what) != fingerprint.get(what)]
             if changed:
-                raise PipelineError(self._changed(stage, changed[0], known["words"][stage], now["words"][stage]))
+                raise self._changed(stage, changed[0], known["words"][stage], now["words"][stage])
         self._check_spark_sources(known["spark_sources"], now["spark_sources"])
 
-    def _changed(self, stage: str, what: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    def _changed(self, stage: str, what: str, before: Mapping[str, str], now: Mapping[str, str]) -> ConflictError:
         old, new = before.get(what), now.get(what)
         difference = f"its {what} was\n    {old}\nand is now\n    {new}"
         if old == new:
@@ -155,20 +155,20 @@ class Checkpoint:
                 f"the code of a function in its {what} has changed; give the function a version= if it still computes "
                 f"the same\n    {new}"
             )
-        return (
-            f"{stage} cannot go on from checkpoint {self.folder}: {difference}\n"
-            "Compute it again from all that the log keeps: millrace replay. Or give it another name to start "
-            "it from here, choose another checkpoint to start all over, or go back to what it was."
+        return ConflictError(
+            f"{stage} cannot go on from checkpoint {self.folder}: {difference}",
+            "compute it again from all that the log keeps: millrace replay; or give it another name to start "
+            "it from here, choose another checkpoint to start all over, or go back to what it was",
         )
 
     def _check_spark_sources(self, before: list[str], now: list[str]) -> None:
         """Spark knows the sources of a stream by their number; each stage that is not fused has its own."""
         if before != now:
             changed = sorted(set(before) ^ set(now)) or now
-            raise PipelineError(
+            raise ConflictError(
                 f"checkpoint {self.folder} was made with other sources: {', '.join(changed)} came or went, and "
-                "an output whose edge is native can do neither; choose another checkpoint (millrace explain says why "
-                "an edge is native)"
+                "an output whose edge is native can do neither",
+                "choose another checkpoint (millrace explain says why an edge is native)",
             )
 
 

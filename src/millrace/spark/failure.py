@@ -37,15 +37,15 @@ def plain_error(error: BaseException) -> BaseException:
     if not isinstance(error, PySparkException | Py4JError):
         return machine_trouble(error) or error
     text = _text(error)
-    found = opened(text)
-    causes = list(_causes(error))
+    found, who = opened(text), "a worker"
     if found is None:
+        causes, who = list(_causes(error)), "Spark"
         found = _java_trouble(causes) or MillraceError(_first_line(causes, text))
     if type(found) is not MillraceError:
         return found
     kept = _keep(text)
     advice = "to see all of it, let the logger millrace.spark log at DEBUG" if kept is None else f"see {kept}"
-    return MillraceError(f"a worker failed: {found.problem}", advice)
+    return MillraceError(f"{who} failed: {found.problem}", advice)
 
 
 def _text(error: BaseException) -> str:

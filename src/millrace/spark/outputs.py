@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from millrace.edge.decode import JsonDecoder
 from millrace.eventlog.topics import Log
-from millrace.model.errors import at_place, refuse
+from millrace.model.errors import NotFoundError, at_place, refuse
 from millrace.model.pipeline import Pipeline, TopicSink
 from millrace.plan.compile import sink_id, view_id
 from millrace.sources.files import folder_of
@@ -35,7 +35,9 @@ def check_places(pipeline: Pipeline, scripts: Mapping[str, Script], log: str | P
                 Log(log).topic(output.sink.topic)
     for table in tables_of(pipeline.streams).values():
         if table.path is not None and not Path(table.path).is_file():
-            raise refuse(f"table {table.name!r}: there is no file {table.path}", pipeline.place)
+            raise NotFoundError(
+                f"table {table.name!r}: there is no file {table.path}", "check its path=", pipeline.place
+            )
     for source in pipeline.sources:
         if source.kind == "log" or dict(source.options).get("format") == "json":
             with at_place(source.place):

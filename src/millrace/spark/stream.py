@@ -175,7 +175,7 @@ def start(
     pipeline = settled(spark, pipeline)
     period = None if interval is None else parse_duration(interval, "interval")
     if until_caught_up and period is not None:
-        raise PipelineError("to run until caught up takes all there is as it comes; leave the interval out")
+        raise PipelineError("to run until caught up takes all there is as it comes", "leave the interval out")
     kept = Checkpoint(Path(checkpoint).absolute())
     with ExitStack() as held:
         lock = held.enter_context(kept.lock())

@@ -80,7 +80,7 @@ def _read(source: CustomSource, start: Any, end: Any, schema: Schema) -> list[di
     rows: list[dict[str, Any]] = []
     for split in source.splits(start, end):
         try:
-            worker, piece = cloudpickle.loads(cloudpickle.dumps((source, split)))
+            worker, piece = cloudpickle.loads(cloudpickle.dumps((source, split)))  # type: ignore[no-untyped-call]
         except Exception as error:
             raise AssertionError(f"a source and its splits must be picklable for workers to read: {error}") from None
         rows += columns_of(worker.read(piece), schema, "read()").to_pylist()

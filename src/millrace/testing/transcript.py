@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeGuard
 import yaml
 
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME, SECOND, to_datetime
-from millrace.model.errors import PipelineError, refuse, unknown
+from millrace.model.errors import PipelineError, refuse, unknown, unreadable
 from millrace.model.inputs import memory
 from millrace.model.pane import Mode, Timing
 from millrace.model.query import Query
@@ -136,7 +136,7 @@ def read_documents(path: Path) -> Iterator[Document]:
             if node is not None and content is not None:
                 yield Document(str(path), node.start_mark.line + 1, content, _step_lines(node))
     except OSError as error:
-        raise PipelineError(f"{path}: cannot be read: {error.strerror}") from None
+        raise unreadable(path, error) from None
     except UnicodeDecodeError:
         raise PipelineError(f"{path}: cannot be read: it is not text in UTF-8") from None
     except yaml.YAMLError as error:

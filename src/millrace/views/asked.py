@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from millrace.model.errors import MillraceError, PipelineError, unknown
+from millrace.model.errors import MillraceError, PipelineError, not_found
 
 _FIRST_WORD = re.compile(r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*(\w*)", re.DOTALL)
 _READS = ("SELECT", "WITH", "VALUES")
@@ -16,7 +16,7 @@ def check_query(sql: str) -> None:
     found = _FIRST_WORD.match(sql)
     word = found.group(1).upper() if found else ""
     if word not in _READS:
-        raise only_reads() if word else PipelineError("the query is empty; write one, such as SELECT * FROM a_view")
+        raise only_reads() if word else PipelineError("the query is empty", "write one, such as SELECT * FROM a_view")
 
 
 def only_reads() -> MillraceError:
@@ -26,12 +26,12 @@ def only_reads() -> MillraceError:
 
 def too_slow(limit_seconds: float) -> MillraceError:
     """That a query takes too long."""
-    return PipelineError(f"the query takes longer than {limit_seconds:g} s; ask for less, or give it more time")
+    return PipelineError(f"the query takes longer than {limit_seconds:g} s", "ask for less, or give it more time")
 
 
 def no_view(name: str, known: Iterable[str]) -> MillraceError:
     """That there is no such view."""
-    return PipelineError(unknown("view", name, known))
+    return not_found("view", name, known, "millrace views lists the views")
 
 
 def failed(said: object) -> MillraceError:

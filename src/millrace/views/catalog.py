@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from millrace.model.errors import PipelineError, unknown
+from millrace.model.errors import ConflictError, not_found
 from millrace.views.dialect import Connection, Dialect
 from millrace.views.shape import ViewShape, shape_from_json
 from millrace.views.store import Generation, State
@@ -68,9 +68,9 @@ class Catalog:
         if found is None:
             self._connection.execute("INSERT INTO millrace_store VALUES ($1, 0)", (FORMAT,))
         elif found[0] != FORMAT:
-            raise PipelineError(
-                f"the store is of another release of Millrace (format {found[0]}, not {FORMAT}); "
-                "run that release, or name another store and replay into it"
+            raise ConflictError(
+                f"the store is of another release of Millrace (format {found[0]}, not {FORMAT})",
+                "run that release, or name another store and replay into it",
             )
 
     def version(self, lock: bool = False) -> int:
@@ -132,7 +132,7 @@ class Catalog:
         """A view by its name."""
         served = {kept.shape.name: kept for kept in self.views() if kept.changes is not None}
         if view not in served:
-            raise PipelineError(unknown("view", view, served))
+            raise not_found("view", view, served, "millrace views lists the views")
         return served[view]
 
     def put(self, kept: Kept) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from millrace.model.errors import PipelineError, unknown
+from millrace.model.errors import ConflictError, NotFoundError, not_found
 from millrace.views.catalog import Catalog, Kept
 from millrace.views.dialect import Connection, quoted
 from millrace.views.shape import ViewShape, check_names, differences
@@ -27,9 +27,9 @@ def complete(connection: Connection, pipeline: str, shapes: Sequence[ViewShape],
                 for statement in _serve(connection, kept, None, version):
                     connection.execute(statement)
         elif changed := differences(known[shape.name].shape, shape):
-            raise PipelineError(
-                f"view {shape.name!r} is in the store with another shape: {changed}; compute it anew beside the old "
-                "one with `millrace replay`, or name another store"
+            raise ConflictError(
+                f"view {shape.name!r} is in the store with another shape: {changed}",
+                "compute it anew beside the old one with `millrace replay`, or name another store",
             )
 
 
@@ -72,7 +72,8 @@ def drop(connection: Connection, pipeline: str) -> None:
     catalog = Catalog(connection)
     known = [each.number for each in catalog.generations(pipeline) if each.state is not State.DROPPED]
     if not known:
-        raise PipelineError(unknown("pipeline", pipeline, sorted({kept.pipeline for kept in catalog.views()})))
+        known_names = sorted({kept.pipeline for kept in catalog.views()})
+        raise not_found("pipeline", pipeline, known_names, "millrace views lists what is there")
     statements = []
     for number in known:
         for name, kept in catalog.of_generation(pipeline, number).items():
@@ -95,7 +96,7 @@ def target(catalog: Catalog, pipeline: str, generation: int | None) -> int:
     """The generation that is meant: the one that is served, if none is named."""
     number = catalog.in_state(pipeline, State.SERVING) if generation is None else generation
     if number is None:
-        raise PipelineError(f"the store has no views of pipeline {pipeline!r}; open() makes them")
+        raise NotFoundError(f"the store has no views of pipeline {pipeline!r}", "open() makes them")
     return number
 
 
@@ -103,11 +104,11 @@ def of_generation(catalog: Catalog, pipeline: str, generation: int) -> dict[str,
     """The views of a generation that can be filled."""
     known = {each.number: each.state for each in catalog.generations(pipeline)}
     if generation not in known:
-        raise PipelineError(unknown("generation", generation, map(str, known)))
+        raise not_found("generation", generation, map(str, known), "name one of them")
     if known[generation] is State.DROPPED:
-        raise PipelineError(
-            f"generation {generation} of pipeline {pipeline!r} was dropped since, by a replay or by somebody; "
-            "run the pipeline anew to go on with the present one"
+        raise ConflictError(
+            f"generation {generation} of pipeline {pipeline!r} was dropped since, by a replay or by somebody",
+            "run the pipeline anew to go on with the present one",
         )
     return catalog.of_generation(pipeline, generation)
 
@@ -148,10 +149,12 @@ def _check(catalog: Catalog, pipeline: str, shapes: Sequence[ViewShape]) -> None
         if kept is None:
             continue
         if kept.pipeline != pipeline:
-            raise PipelineError(
-                f"view {shape.name!r} of the store belongs to pipeline {kept.pipeline!r}, not to {pipeline!r}; "
+            raise ConflictError(
+                f"view {shape.name!r} of the store belongs to pipeline {kept.pipeline!r}, not to {pipeline!r}",
                 "call it something else, name another store, or let go of the other's: millrace views drop "
-                f"{kept.pipeline}"
+                f"{kept.pipeline}",
             )
         if kept.shape.name != shape.name:
-            raise PipelineError(f"the store has a view {kept.shape.name!r} already; call {shape.name!r} something else")
+            raise ConflictError(
+                f"the store has a view {kept.shape.name!r} already", f"call {shape.name!r} something else"
+            )

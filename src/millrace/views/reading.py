@@ -53,8 +53,8 @@ def changes(connection: Connection, view: str, since: int) -> pa.Table:
     if not kept.since <= since <= now:
         why = f"they are kept from {kept.since} on" if since < kept.since else f"the store is at {now}"
         raise ForgottenError(
-            f"the changes of view {view!r} since version {since} are not known: {why}; read its rows, and go on from "
-            "their version"
+            f"the changes of view {view!r} since version {since} are not known: {why}",
+            "read its rows, and go on from their version",
         )
     columns = kept.shape.change_columns
     version, diff = quoted(kept.shape.version.name), quoted(kept.shape.diff.name)

@@ -99,7 +99,7 @@ def shape_of(name: str, query: Query) -> ViewShape:
     try:
         shape.change_columns  # noqa: B018 - for what it refuses
     except MillraceError as error:
-        raise refuse(f"view {name!r}: {error.message}; rename it in the query", query.place) from None
+        raise refuse(f"view {name!r}: {error.message}", query.place, "rename it in the query") from None
     return shape
 
 
@@ -139,11 +139,13 @@ def check_names(shapes: Sequence[ViewShape]) -> None:
     seen: set[str] = set()
     for shape in shapes:
         if _OURS.fullmatch(shape.name):
-            raise PipelineError(f"a view cannot be called {shape.name!r}: tables of the store are called so; rename it")
+            raise PipelineError(
+                f"a view cannot be called {shape.name!r}: tables of the store are called so", "rename it"
+            )
         if len(shape.name.encode()) > _LONGEST_VIEW:
             raise PipelineError(f"view {shape.name!r:.60} has too long a name; {_LONGEST_VIEW} characters is the most")
         if shape.name.lower() in seen:
-            raise PipelineError(f"there are two views {shape.name!r}, in capitals or not; rename one")
+            raise PipelineError(f"there are two views {shape.name!r}, in capitals or not", "rename one")
         seen.add(shape.name.lower())
         for name in shape.columns.names:
             if len(name.encode()) > _LONGEST:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from millrace.model.duration import SECOND, Duration, parse_duration
-from millrace.model.errors import MillraceError, PipelineError, unknown
+from millrace.model.errors import ConflictError, MillraceError, NotFoundError, not_found
 from millrace.model.schema import Schema
 from millrace.views import generations, reading
 from millrace.views.catalog import Catalog, Checkpoint
@@ -79,9 +79,10 @@ class SqlStore(ABC):
             if done and once and done.batch >= batch:
                 return done.version if again and done.batch == batch else None
             if done and generation not in (None, done.generation):
-                raise PipelineError(
+                raise ConflictError(
                     f"checkpoint {checkpoint} of pipeline {pipeline!r} fills generation {done.generation}, so that it "
-                    f"cannot fill {generation}; begin with a new checkpoint"
+                    f"cannot fill {generation}",
+                    "begin with a new checkpoint",
                 )
             to = done.generation if done else generations.target(catalog, pipeline, generation)
             version = self._change(connection, pipeline, to, answers, version, whole=False)
@@ -144,7 +145,10 @@ class SqlStore(ABC):
         with self.read() as connection:
             previous = Catalog(connection).in_state(pipeline, State.PREVIOUS)
         if previous is None:
-            raise PipelineError(f"pipeline {pipeline!r} has no generation before the one that is served")
+            raise NotFoundError(
+                f"pipeline {pipeline!r} has no generation before the one that is served",
+                "make one with millrace replay",
+            )
         return self.swap(pipeline, previous)
 
     def drop(self, pipeline: str) -> None:
@@ -221,7 +225,7 @@ class SqlStore(ABC):
         any_changed = False
         for name, table in answers.items():
             if name not in views:
-                raise PipelineError(unknown("view", name, views))
+                raise not_found("view", name, views, "open() makes the views of a pipeline")
             changed = change(connection, views[name], table, version + 1, whole)
             if changed:
                 catalog.count(views[name], changed.inserted - changed.deleted, version + 1)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from millrace.model.duration import Duration
-from millrace.model.errors import NOTHING_LOST, MachineError, MillraceError
+from millrace.model.errors import NOTHING_LOST, CorruptError, MachineError, MillraceError
 from millrace.views import asked
 from millrace.views.dialect import Connection, Cursor
 from millrace.views.sql import SqlStore, wall_clock
@@ -82,7 +82,7 @@ class SqliteStore(SqlStore):
                 return self._transaction(work)
             except (sqlite3.Error, OSError) as error:
                 self._let_go()
-                raise MachineError(f"cannot write to {self._path}: {error}", NOTHING_LOST) from error
+                raise self._cannot("write to", error, NOTHING_LOST) from error
 
     @contextmanager
     def read(self) -> Iterator[SqliteConnection]:
@@ -93,8 +93,8 @@ class SqliteStore(SqlStore):
                 yield SqliteConnection(connection)
             except sqlite3.Error as error:
                 if str(error).startswith(f"{_NO_TABLE}millrace_"):
-                    raise NoViewsError(f"{self._path} holds no views; run a pipeline that has some first") from None
-                raise MachineError(f"cannot read {self._path}: {error}", "mend that, and ask again") from error
+                    raise NoViewsError(f"{self._path} holds no views", "run a pipeline that has some first") from None
+                raise self._cannot("read", error, _ASK_AGAIN) from error
 
     def query(self, sql: str, limit_seconds: float = 10, max_rows: int | None = None) -> Rows:
         """The answer to one SQL query."""
@@ -140,26 +140,47 @@ class SqliteStore(SqlStore):
 
     def _reader(self) -> sqlite3.Connection:
         if not self._path.exists():
-            raise NoViewsError(f"there is no store {self._path}; run a pipeline that has views first")
+            raise NoViewsError(f"there is no store {self._path}", "run a pipeline that has views first")
         try:
             connection = sqlite3.connect(
                 f"{self._path.as_uri()}?mode=ro", _PATIENCE, isolation_level=None, uri=True, check_same_thread=False
             )
         except sqlite3.Error as error:
-            raise MachineError(f"cannot read {self._path}: {error}", "mend that, and ask again") from error
+            raise self._cannot("read", error, _ASK_AGAIN) from error
         connection.execute("PRAGMA query_only = TRUE")  # which says nothing of the file yet
         return connection
 
+    def _cannot(self, what: str, error: Exception, advice: str) -> MillraceError:
+        """What is wrong with the file or the disk."""
+        if _code(error) in _DAMAGED:
+            return CorruptError(
+                f"cannot {what} {self._path}: {error}", "put a copy in its place, or name another store"
+            )
+        return MachineError(f"cannot {what} {self._path}: {error}", advice)
+
     def _why(self, error: Exception, limit_seconds: float) -> MillraceError:
         """What is wrong with a query."""
-        said = str(error)
-        if said == "interrupted":
+        said, code = str(error), _code(error)
+        if code == sqlite3.SQLITE_INTERRUPT:
             return asked.too_slow(limit_seconds)
-        if said == "not authorized" or "one statement at a time" in said:
+        # SQLite has no code for a second statement, nor for a table that is not there.
+        if code == sqlite3.SQLITE_AUTH or "one statement at a time" in said:
             return asked.only_reads()
+        if code in (*_DAMAGED, *_IN_THE_WAY):
+            return self._cannot("read", error, _ASK_AGAIN)
         if said.startswith(_NO_TABLE):
             return asked.no_view(said.removeprefix(_NO_TABLE), [view.name for view in self.views()])
         return asked.failed(said)
+
+
+_ASK_AGAIN = "mend that, and ask again"
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_IN_THE_WAY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+
+
+def _code(error: Exception) -> int:
+    """The primary result code of SQLite; 0 if there is none."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _only_reads(action: int, name: str | None, *about: str | None) -> int:

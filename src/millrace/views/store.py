@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from millrace.model.duration import Duration
-from millrace.model.errors import MillraceError, PipelineError, unknown
+from millrace.model.errors import NotFoundError, PipelineError, unknown
 from millrace.model.schema import Schema
 from millrace.views.shape import ViewShape
 
@@ -31,11 +31,11 @@ Order: TypeAlias = tuple[str, str]
 """A column, and `asc` or `desc`; NULL comes before all else, as in Spark."""
 
 
-class ForgottenError(MillraceError):
+class ForgottenError(NotFoundError):
     """The changes that are asked for are not kept; take the rows, and go on from their version."""
 
 
-class NoViewsError(MillraceError):
+class NoViewsError(NotFoundError):
     """Nothing was ever kept there."""
 
 
