@@ -6,14 +6,17 @@ from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 import kills
+import postgres as servers
+from examples import FULL
 from millrace.spark import session
 
 # The same cases on every run, so that a red build is about the change and not about luck; CI_SEEDS=random
 # looks for new ones. A failure prints how to see it again.
 # How fast cases are drawn says how busy the machine is, not whether the code is right.
-patient = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+patient = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow], max_examples=FULL)
 settings.register_profile("fixed", patient, derandomize=True)
 settings.register_profile("random", patient)
+settings.register_profile("quick", patient, derandomize=True, max_examples=FULL // 10)
 settings.load_profile("random" if os.environ.get("CI_SEEDS") == "random" else "fixed")
 
 
@@ -31,3 +34,10 @@ def spark() -> Iterator[SparkSession]:
     started = session.start("millrace-tests", "local[2]")
     yield started
     session.stop(started)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[servers.Postgres]:
+    """The one PostgreSQL server of all tests; a test that kills it starts it again."""
+    with servers.server() as started:
+        yield started

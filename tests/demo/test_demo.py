@@ -35,7 +35,6 @@ def test_the_command_runs_in_a_narrow_terminal() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.no_cover
 def test_the_demo_counts_what_a_batch_counts(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "millrace", "demo"]
     done = subprocess.run(

@@ -16,8 +16,6 @@ from millrace.sources.bundle import Bundle
 from millrace.spark.edge import Reading, Sent
 from millrace.spark.plan import Part
 
-pytestmark = pytest.mark.no_cover
-
 SOURCE = memory("input", "k STRING, kind STRING, n BIGINT, at TIMESTAMP, note STRING")
 EMPTY = table("empty", "k STRING, name STRING", view="empty")
 NAMES = table("names", "k STRING, name STRING", rows=[{"k": "a", "name": "Ann"}])

@@ -26,7 +26,7 @@ from millrace.spark.session import make_home
 from millrace.spark.writers import Guarantee
 from millrace.views.store import open_store
 
-pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
+pytestmark = pytest.mark.spark
 
 PIPELINE = """
 from millrace import Pipeline, agg, files, on, to_files, to_table, window

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -16,9 +15,9 @@ import pytest
 from kills import Process
 from millrace.eventlog.topics import Log
 from millrace.views.store import open_store
-from postgres import Postgres, server
+from postgres import Postgres
 
-pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
+pytestmark = pytest.mark.spark
 
 PIPELINE = """
 from millrace import Pipeline, agg, log, on, window
@@ -35,12 +34,6 @@ totals = (
 path = Pipeline("path", views={"totals": totals})
 """
 FILES, RECORDS = 4, 60_000
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    with server() as started:
-        yield started
 
 
 def prepared(folder: Path) -> dict[tuple[str, str], tuple[int, int]]:
