@@ -5,21 +5,33 @@ A pipeline says what is computed (`agg`), where in event time (`window`), when i
 """
 
 from millrace import agg, on, window
-from millrace.edge.explain import explain
 from millrace.eventlog.producer import Producer
-from millrace.model.errors import ModelError
+from millrace.model.errors import (
+    ConflictError,
+    CorruptError,
+    MachineError,
+    MillraceError,
+    NotFoundError,
+    PipelineError,
+)
 from millrace.model.inputs import files, layers, log, memory, table
 from millrace.model.pane import Mode, Pane, Timing
 from millrace.model.pipeline import Pipeline, to_files, to_function, to_table, to_topic
 from millrace.model.watermark import percentile, punctuated
+from millrace.plan.explain import explain
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ConflictError",
+    "CorruptError",
+    "MachineError",
+    "MillraceError",
     "Mode",
-    "ModelError",
+    "NotFoundError",
     "Pane",
     "Pipeline",
+    "PipelineError",
     "Producer",
     "Timing",
     "agg",

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from millrace import Pipeline, agg, memory, window
 from millrace.cli import app
 from millrace.eventlog.topics import Log
+from millrace.running.views import KeptViews
 from millrace.spark.answers import arrow_schema, schema_of
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.writers import Commit
-from millrace.views.kept import KeptViews
 from millrace.views.store import open_store
 
 

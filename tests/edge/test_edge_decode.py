@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples import examples
-from millrace import ModelError
+from millrace import MillraceError
 from millrace.edge.decode import JsonDecoder, look_like_objects
 from millrace.model.schema import parse_schema
 
@@ -136,7 +136,7 @@ def test_names_that_need_quoting() -> None:
 
 
 def test_a_type_that_is_not_decoded_is_refused() -> None:
-    with pytest.raises(ModelError, match="is not decoded from JSON; read it as STRING"):
+    with pytest.raises(MillraceError, match="is not decoded from JSON; read it as STRING"):
         JsonDecoder(parse_schema("tags ARRAY<STRING>"))
 
 

@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 
 from comparison import said
 from examples import examples
-from millrace import ModelError, agg, memory, on, percentile, punctuated, table, window
-from millrace.edge.fused import Fused, columns_read, how
+from millrace import MillraceError, agg, memory, on, percentile, punctuated, table, window
+from millrace.edge.fused import Fused, columns_read
 from millrace.edge.tables import columns_of
 from millrace.model.arrow import arrow_type
 from millrace.model.duration import END_OF_TIME, SECOND, to_datetime
 from millrace.model.evaluate import no_value
 from millrace.model.query import Query
 from millrace.model.reference import Reference
-from millrace.model.stream import Source, sources
+from millrace.model.stream import Source
 from millrace.model.watermark import coarse
 from millrace.panes.advance import Panes, State
+from millrace.plan.compile import stage_of
+from millrace.plan.explain import edge_as_text
 from millrace.testing.engines import as_panes
 from strategies import bundles, rows, time_windows
 
@@ -128,7 +130,7 @@ def test_the_panes_of_fused_partials_are_the_reference_s(data: st.DataObject, wi
     ],
 )
 def test_what_is_fused_and_why_not(query: Query, reason: str) -> None:
-    assert how(query, sources(query.stream)[0]).startswith(reason)
+    assert edge_as_text(stage_of("view v", query)).startswith(reason)
 
 
 def test_a_row_without_a_value_is_not_passed_over() -> None:
@@ -239,7 +241,7 @@ def test_each_side_of_a_union_is_fused_by_itself() -> None:
 def test_a_table_in_a_file_that_does_not_hold_it(rows: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "pages.csv").write_text(rows)
     pages = table("pages", "page STRING, section STRING, price DOUBLE", path=str(tmp_path / "pages.csv"))
-    with pytest.raises(ModelError, match=r"table 'pages'") as refused:
+    with pytest.raises(MillraceError, match=r"table 'pages'") as refused:
         columns_of(pages)
     assert said.replace("'", '"') in str(refused.value).replace("'", '"')
 

@@ -12,9 +12,9 @@ from millrace import agg, memory, table, window
 from millrace.model.query import Query
 from millrace.model.stream import Stream
 from millrace.model.watermark import Seen
+from millrace.plan.compile import stage_of
 from millrace.sources.bundle import Bundle
-from millrace.spark.edge import Reading, Sent
-from millrace.spark.plan import Part
+from millrace.spark.task import Reading, Sent
 
 SOURCE = memory("input", "k STRING, kind STRING, n BIGINT, at TIMESTAMP, note STRING")
 EMPTY = table("empty", "k STRING, name STRING", view="empty")
@@ -60,7 +60,7 @@ def good(number: int) -> str:
 
 
 def read(of: Query | Stream, texts: list[str | None], at_once: bool) -> tuple[Any, Seen | None, list[dict[str, Any]]]:
-    reading = Reading([(0, Part("output", of))], SOURCE, {"empty": pa.table({"k": NO_TEXTS, "name": NO_TEXTS})})
+    reading = Reading([(0, stage_of("output", of))], SOURCE, {"empty": pa.table({"k": NO_TEXTS, "name": NO_TEXTS})})
     reading._is_clean = at_once
     sent = Sent()
     bundle = Bundle("here", np.arange(len(texts)) * 10, pa.array(texts, pa.string()))
@@ -98,7 +98,7 @@ def test_what_all_fits_is_taken_at_once(name: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_after_a_misfit_records_are_looked_at_until_all_fit_again() -> None:
-    reading = Reading([(0, Part("output", OUTPUTS["counts"]))], SOURCE, {})
+    reading = Reading([(0, stage_of("output", OUTPUTS["counts"]))], SOURCE, {})
     cleanly = []
     for texts in (["[]", good(1)], [good(2)], [good(3)]):
         reading.take(Bundle("here", np.arange(len(texts)), pa.array(texts)), None, {0: Sent()})  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from examples import examples
-from millrace import ModelError
+from millrace import MillraceError
 from millrace.edge.connection import Prepared
 from millrace.edge.decode import JsonDecoder, look_like_objects
 from millrace.edge.tables import columns_of
@@ -371,7 +371,7 @@ def test_tables_in_csv_and_json_files(text: str, type: str, value: Any, tmp_path
     for name in ("t.csv", "t.json") if text != '""' else ("t.csv",):
         joined = table("t", {"k": "STRING", "a": type}, path=str(tmp_path / name))
         if value == ASIDE:
-            with pytest.raises(ModelError, match=rf"row \d: a is not {type.split('(')[0]}"):
+            with pytest.raises(MillraceError, match=rf"row \d: a is not {type.split('(')[0]}"):
                 columns_of(joined)
         else:
             assert same(columns_of(joined)["a"][0].as_py(), value)
@@ -397,7 +397,7 @@ def test_json_tables_are_objects_or_an_array_of_them(text: str, rows: int | None
     (tmp_path / "t.json").write_text(text)
     joined = table("t", "a STRING", path=str(tmp_path / "t.json"))
     if rows is None:
-        with pytest.raises(ModelError, match=r"t\.json"):
+        with pytest.raises(MillraceError, match=r"t\.json"):
             columns_of(joined)
     else:
         assert len(columns_of(joined)) == rows
@@ -405,5 +405,5 @@ def test_json_tables_are_objects_or_an_array_of_them(text: str, rows: int | None
 
 def test_types_that_have_no_text_are_refused_with_advice() -> None:
     for type in ("ARRAY<BIGINT>", "STRUCT<x: INT>", "MAP<STRING, INT>", "BINARY"):
-        with pytest.raises(ModelError, match="is not decoded from JSON; read it as STRING"):
+        with pytest.raises(MillraceError, match="is not decoded from JSON; read it as STRING"):
             JsonDecoder(parse_schema({"a": type}))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace import ModelError
+from millrace import MillraceError
 from millrace.eventlog.intercept import (
     Add,
     Drop,
@@ -217,7 +217,7 @@ def test_a_comma_too_many_is_no_json_and_passes() -> None:
 def test_conditions_see_what_was_written() -> None:
     given = [f'{{"price": {price}}}' for price in ("19.90", "19.9", '"19.90"', "12345678901234567.89")]
     assert intercepted([keep("price = '19.90'", "price STRING")], given) == [given[0].encode(), given[2].encode()]
-    with pytest.raises(ModelError, match="does not compare price DECIMAL"):
+    with pytest.raises(MillraceError, match="does not compare price DECIMAL"):
         keep("price > 1.5", "price DECIMAL(20, 2)")
 
 
@@ -283,7 +283,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
 
 @pytest.mark.parametrize(("make", "says"), [mistake[1:] for mistake in MISTAKES], ids=[name for name, *_ in MISTAKES])
 def test_mistake(make: Callable[[], Any], says: str) -> None:
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(MillraceError) as caught:
         make()
     assert says in caught.value.message
     assert str(caught.value).startswith("test_intercept.py:")

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import appenders
 from appenders import WRITERS, numbers_of
 from examples import examples
-from millrace import ModelError
+from millrace import MillraceError
 from millrace.eventlog import blocks, content, database, partition
 from millrace.eventlog.partition import murmur2, partitions_of
 from millrace.eventlog.retention import Block, stale
@@ -302,11 +302,11 @@ def test_an_append_that_is_repeated_adds_nothing(log: Log) -> None:
     assert log.append("plays", ["d"], producer="q", sequence=0) == [Appended(0, 3, 1)]
     assert values(log) == [b"a", b"b", b"c", b"d"]
     assert (log.last("plays", "p"), log.last("plays", "q"), log.last("plays", "r")) == (5, 0, None)
-    with pytest.raises(ModelError, match=r"has come to sequence 5, and it is no longer known what 3 was"):
+    with pytest.raises(MillraceError, match=r"has come to sequence 5, and it is no longer known what 3 was"):
         log.append("plays", ["e"], producer="p", sequence=3)
-    with pytest.raises(ModelError, match="is another's append"):
+    with pytest.raises(MillraceError, match="is another's append"):
         log.append("plays", ["c"], producer="p", sequence=5, session="other")
-    with pytest.raises(ModelError, match=r"both producer= and sequence="):
+    with pytest.raises(MillraceError, match=r"both producer= and sequence="):
         log.append("plays", ["e"], producer="p")
 
 
@@ -317,7 +317,7 @@ def test_only_the_last_sequences_are_remembered(tmp_path: Path) -> None:
         for number in range(40):
             log.append("plays", [f"{number}"], producer="p", sequence=number)
         assert log.append("plays", ["24"], producer="p", sequence=24) == [Appended(0, 24, 1)]
-        with pytest.raises(ModelError, match="no longer known what 23 was"):
+        with pytest.raises(MillraceError, match="no longer known what 23 was"):
             log.append("plays", ["23"], producer="p", sequence=23)
         clock.now += 31 * DAY
         log.retain()
@@ -336,7 +336,9 @@ def test_records_that_are_too_old_go_and_their_offsets_stay_unused(tmp_path: Pat
         clock.now += 1
         assert log.retain() == {"plays": 5}
         assert (log.starts("plays"), log.ends("plays")) == ([5], [7])
-        with pytest.raises(ModelError, match=r"offsets 2 to 4 of plays/0 are gone: retention removed them; start at 5"):
+        with pytest.raises(
+            MillraceError, match=r"offsets 2 to 4 of plays/0 are gone: retention removed them; start at 5"
+        ):
             log.read("plays", 0, 2, 7)
         clock.now += DAY
         assert log.retain() == {"plays": 2}
@@ -447,7 +449,7 @@ MISTAKES: list[tuple[str, Callable[[Log], Any], str]] = [
 
 @pytest.mark.parametrize(("make", "says"), [mistake[1:] for mistake in MISTAKES], ids=[name for name, *_ in MISTAKES])
 def test_mistake(make: Callable[[Log], Any], says: str, log: Log) -> None:
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(MillraceError) as caught:
         make(log)
     assert says in caught.value.message
     assert log.ends("plays") == [0]
@@ -472,7 +474,7 @@ def fill(log: Log, size: int) -> tuple[int, str]:
     for kept in range(1000):
         try:
             log.append("plays", [os.urandom(size)])
-        except ModelError as error:
+        except MillraceError as error:
             return kept, error.message
     raise AssertionError("it never filled up")
 
@@ -489,7 +491,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 def test_a_disk_that_takes_no_more_keeps_all_or_nothing(log: Log) -> None:
     log.append("plays", ["before"])
-    with files_of_at_most(300_000), pytest.raises(ModelError, match="nothing of this was kept"):
+    with files_of_at_most(300_000), pytest.raises(MillraceError, match="nothing of this was kept"):
         log.append("plays", [os.urandom(1000) for _ in range(1000)])
     assert values(log) == [b"before"]
     assert log.append("plays", ["after"]) == [Appended(0, 1, 1)]
@@ -539,20 +541,20 @@ def test_who_may_not_write_is_told_so() -> None:
 def test_a_file_that_is_no_log_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("Dear diary, " * 100)
-    with pytest.raises(ModelError, match="it is a file of another kind; choose another path"):
+    with pytest.raises(MillraceError, match="it is a file of another kind; choose another path"):
         Log(path)
     assert path.read_text() == "Dear diary, " * 100
     other = tmp_path / "views.db"
     database = sqlite3.connect(other)
     database.execute("CREATE TABLE answers (a)")
     database.close()
-    with pytest.raises(ModelError, match="is a database, but not a log"):
+    with pytest.raises(MillraceError, match="is a database, but not a log"):
         Log(other)
     database = sqlite3.connect(tmp_path / "newer.db")
     database.execute(f"PRAGMA application_id = {0x4D696C6C}")
     database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(ModelError, match="made by another release"):
+    with pytest.raises(MillraceError, match="made by another release"):
         Log(tmp_path / "newer.db")
 
 
@@ -563,7 +565,7 @@ def test_a_damaged_block_is_noticed_and_the_rest_goes_on(log: Log) -> None:
     data = bytearray(log.path.read_bytes())
     data[-1_500_000] ^= 1
     log.path.write_bytes(data)
-    with pytest.raises(ModelError, match=r"the log is damaged at plays/0, offset 2; put a copy of it in its place"):
+    with pytest.raises(MillraceError, match=r"the log is damaged at plays/0, offset 2; put a copy of it in its place"):
         log.read("plays", 0, 0, 6)
     assert len(log.read("plays", 0, 4, 6)) == 2
     assert log.append("plays", ["more"]) == [Appended(0, 6, 1)]
@@ -575,8 +577,8 @@ def test_a_damaged_database_is_noticed(log: Log) -> None:
     data = bytearray(log.path.read_bytes())
     data[8192:] = os.urandom(len(data) - 8192)
     log.path.write_bytes(data)
-    with pytest.raises(ModelError, match="the file is damaged; put a copy in its place"):
+    with pytest.raises(MillraceError, match="the file is damaged; put a copy in its place"):
         log.ends("plays")
     log.path.unlink()
-    with pytest.raises(ModelError, match="it cannot be opened or made"):
+    with pytest.raises(MillraceError, match="it cannot be opened or made"):
         log.ends("plays")

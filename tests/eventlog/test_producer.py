@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from millrace import ModelError
+from millrace import MillraceError, PipelineError
 from millrace.eventlog.producer import Producer
 from millrace.eventlog.topics import Appended, Log
 
@@ -92,12 +92,12 @@ def test_an_append_that_is_tried_again_is_there_once(log: Log, monkeypatch: pyte
         """Appends, but dies before it can say so."""
         append(self, *given)
         monkeypatch.setattr(Log, "append", append)
-        raise ModelError("the answer was lost")
+        raise PipelineError("the answer was lost")
 
     with Producer(log, "plays", id="p", linger="1h") as producer:
         producer.send("a")
         monkeypatch.setattr(Log, "append", lost)
-        with pytest.raises(ModelError, match="the answer was lost"):
+        with pytest.raises(MillraceError, match="the answer was lost"):
             producer.flush()
         producer.send("b")
         producer.flush()
@@ -120,7 +120,7 @@ def test_two_producers_of_one_id_are_told(log: Log) -> None:
         one.send("a")
         one.flush()
         other.send("b")
-        with pytest.raises(ModelError, match="two that append at once need two producer ids"):
+        with pytest.raises(MillraceError, match="two that append at once need two producer ids"):
             other.close()
     assert values(log) == [b"a"]
 
@@ -137,7 +137,7 @@ def test_a_failure_in_the_background_is_raised_by_the_next_send_and_nothing_is_l
                 try:
                     producer.send(f"{sent}")
                     sent += 1
-                except ModelError as error:
+                except MillraceError as error:
                     said = error.message
             assert "nothing of this was kept" in said
         finally:
@@ -161,7 +161,7 @@ MISTAKES: list[tuple[str, Callable[[Producer], Any], str]] = [
 @pytest.mark.parametrize(("send", "says"), [mistake[1:] for mistake in MISTAKES], ids=[name for name, *_ in MISTAKES])
 def test_mistake(send: Callable[[Producer], Any], says: str, log: Log) -> None:
     with Producer(log, "plays") as producer:
-        with pytest.raises(ModelError) as caught:
+        with pytest.raises(MillraceError) as caught:
             send(producer)
         assert says in caught.value.message
         producer.send("whole")
@@ -169,11 +169,11 @@ def test_mistake(send: Callable[[Producer], Any], says: str, log: Log) -> None:
 
 
 def test_a_producer_of_nothing_is_refused(log: Log) -> None:
-    with pytest.raises(ModelError, match="unknown topic 'play'; did you mean 'plays'"):
+    with pytest.raises(MillraceError, match="unknown topic 'play'; did you mean 'plays'"):
         Producer(log, "play")
-    with pytest.raises(ModelError, match=r"batch= is how many"):
+    with pytest.raises(MillraceError, match=r"batch= is how many"):
         Producer(log, "plays", batch=0)
     producer = Producer(log, "plays")
     producer.close()
-    with pytest.raises(ModelError, match="is closed; make another"):
+    with pytest.raises(MillraceError, match="is closed; make another"):
         producer.send("a")

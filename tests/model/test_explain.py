@@ -55,6 +55,7 @@ pipeline charts
   trigger     watermark(early=every(10s), late=each())
   panes       retracting
   aggregate   plays = count(), seconds = sum(seconds)
+  edge        fused up to the dedup, which one shard does
   view        hourly (title STRING, window_start TIMESTAMP, window_end TIMESTAMP, plays BIGINT, seconds DOUBLE)
 """
 
@@ -62,8 +63,12 @@ pipeline charts
 def test_the_flow_as_text() -> None:
     text = charts.explain()
     assert text.startswith(TEXT)
-    assert "  same as     view hourly\n  sink        parquet files in out\n" in text
-    assert "  select      user, upper(track) AS t\n  sink        topic users\n" in text
+    assert (
+        "  same as     view hourly\n  edge        fused up to the dedup, which one shard does\n  sink        parquet files in out\n"
+        in text
+    )
+    native = "  edge        native: upper of STRING is not known to mean the same in DuckDB\n"
+    assert f"  select      user, upper(track) AS t\n{native}  sink        topic users\n" in text
     assert text.endswith("sink        function keep")
 
 

@@ -12,7 +12,7 @@ from millrace.model.pane import Mode, Pane
 from millrace.model.query import Query
 from millrace.model.reference import Reference, batch
 from millrace.model.trigger import default
-from millrace.model.window import Count, Session, Sliding, Window
+from millrace.model.window import CountWindow, Session, Sliding, Window
 from strategies import (
     all_windows,
     bundles,
@@ -77,7 +77,7 @@ def test_the_net_does_not_depend_on_how_input_is_divided(
     elements = data.draw(rows())
     whole, divided = Reference(asked), Reference(asked)
     said = whole.input(elements) + whole.end()
-    order = elements if isinstance(windowing, Count) else data.draw(st.permutations(elements))
+    order = elements if isinstance(windowing, CountWindow) else data.draw(st.permutations(elements))
     happening: list[tuple[str, Any]] = []
     for number, bundle in enumerate(data.draw(bundles(order))):
         happening += [("input", bundle), ("clock", number * data.draw(st.sampled_from([0, 2_000_000])))]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millrace import (
-    ModelError,
+    MillraceError,
     Pipeline,
     agg,
     files,
@@ -205,14 +205,14 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
 
 @pytest.mark.parametrize(("make", "says"), [mistake[1:] for mistake in MISTAKES], ids=[name for name, *_ in MISTAKES])
 def test_mistake(make: Callable[[], Any], says: str) -> None:
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(MillraceError) as caught:
         make()
     assert says in caught.value.message
     assert str(caught.value).startswith("test_mistakes.py:")
 
 
 def test_the_line_is_the_user_s() -> None:
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(MillraceError) as caught:
         (
             plays.where("ms > 0")
             .where("mss > 0")
@@ -225,13 +225,13 @@ def test_the_line_is_the_user_s() -> None:
 
 def test_an_incomplete_view_is_named_where_it_was_begun() -> None:
     begun = timed.group_by("track")
-    with pytest.raises(ModelError, match=r"call .aggregate") as caught:
+    with pytest.raises(MillraceError, match=r"call .aggregate") as caught:
         Pipeline("p", {"v": begun})  # type: ignore[dict-item]
     assert caught.value.place == begun.place
 
 
 def test_a_plain_stream_is_no_view() -> None:
-    with pytest.raises(ModelError, match="has no aggregate"):
+    with pytest.raises(MillraceError, match="has no aggregate"):
         Pipeline("p", {"v": plays})  # type: ignore[dict-item]
 
 

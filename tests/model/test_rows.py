@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from millrace import ModelError, agg, memory, punctuated, table, window
+from millrace import MillraceError, agg, memory, punctuated, table, window
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.evaluate import no_value
 from millrace.model.query import Query
@@ -78,7 +78,7 @@ def test_a_table_in_a_file_is_given_to_the_reference() -> None:
     engine = Reference(asked, tables={"users": [{"user": "a", "age": 30}]})
     engine.input([{"user": "a"}])
     assert engine.end()[0].values["ages"] == [30]
-    with pytest.raises(ModelError, match="needs the rows of table 'users'"):
+    with pytest.raises(MillraceError, match="needs the rows of table 'users'"):
         Reference(asked).input([{"user": "a"}])
 
 
@@ -88,9 +88,9 @@ def test_a_union_is_fed_by_the_name_of_its_source() -> None:
     engine.input([{"user": "a"}], source="events")
     engine.input([{"user": "b"}], source="more")
     assert engine.end()[0].values["users"] == ["a", "b"]
-    with pytest.raises(ModelError, match="say which the rows are for: events, more"):
+    with pytest.raises(MillraceError, match="say which the rows are for: events, more"):
         engine.input([{"user": "a"}])
-    with pytest.raises(ModelError, match="unknown source 'mre'; did you mean 'more'"):
+    with pytest.raises(MillraceError, match="unknown source 'mre'; did you mean 'more'"):
         engine.input([], source="mre")
 
 
@@ -168,17 +168,17 @@ def test_a_row_whose_expression_has_no_value_is_a_dead_letter() -> None:
 def test_a_function_that_only_spark_knows_is_refused_by_name() -> None:
     strange = events.where("soundex(user) = 'A'")
     with pytest.raises(
-        ModelError, match=r"the reference engine does not evaluate .*SOUNDEX\(user\) is known to Spark only"
+        MillraceError, match=r"the reference engine does not evaluate .*SOUNDEX\(user\) is known to Spark only"
     ) as caught:
         Reference(strange.window(window.all_time()).aggregate(n=agg.count()))
     assert caught.value.place == strange.place
-    with pytest.raises(ModelError, match=r"does not evaluate 'hash\(at\)'"):
+    with pytest.raises(MillraceError, match=r"does not evaluate 'hash\(at\)'"):
         Reference(events.window(window.all_time()).aggregate(n=agg.collect("hash(at)")))
 
 
 @pytest.mark.parametrize("given", [events, events.group_by("user"), None])
 def test_the_reference_takes_a_query(given: Any) -> None:
-    with pytest.raises(ModelError, match=r"takes a query, which .aggregate\(...\) gives, not a "):
+    with pytest.raises(MillraceError, match=r"takes a query, which .aggregate\(...\) gives, not a "):
         Reference(given)
 
 
@@ -200,7 +200,7 @@ def test_a_row_that_does_not_fit_the_schema_is_a_dead_letter(row: dict[str, Any]
 
 
 def test_a_row_is_a_mapping() -> None:
-    with pytest.raises(ModelError, match="a row is a mapping"):
+    with pytest.raises(MillraceError, match="a row is a mapping"):
         Reference(events.window(window.all_time()).aggregate(n=agg.count())).input([("a", 1)])  # type: ignore[list-item]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from millrace import window
 from millrace.model.duration import SECOND, format_duration, parse_duration, to_datetime, to_instant
-from millrace.model.errors import ModelError
+from millrace.model.errors import MillraceError
 from millrace.model.window import Window
 from millrace.panes.slices import slice_of, windows_of
 
@@ -32,7 +32,7 @@ def test_a_timedelta_is_a_duration() -> None:
 
 def test_a_datetime_without_a_zone_is_in_utc() -> None:
     assert to_instant(datetime(1970, 1, 1, 0, 0, 1)) == SECOND  # noqa: DTZ001
-    with pytest.raises(ModelError, match="not a timestamp"):
+    with pytest.raises(MillraceError, match="not a timestamp"):
         to_instant("1970-01-01")
 
 
@@ -104,7 +104,7 @@ def test_custom_windows_are_what_a_function_says() -> None:
 
 
 def test_a_custom_window_that_ends_before_it_starts_is_refused() -> None:
-    with pytest.raises(ModelError, match="ends before it starts"):
+    with pytest.raises(MillraceError, match="ends before it starts"):
         window.custom(lambda at, row: [(at, at)]).assign(0, {})
 
 

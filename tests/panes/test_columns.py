@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from aggregates import VALUES
 from comparison import said, same
 from examples import examples
-from millrace import ModelError, agg, memory, on, window
+from millrace import MillraceError, agg, memory, on, window
 from millrace.model.aggregate import Aggregate
 from millrace.model.arrow import arrow_type
 from millrace.model.duration import END_OF_TIME, SECOND, to_datetime
@@ -227,10 +227,10 @@ def test_types_of_columns() -> None:
     assert arrow_type("MAP<STRING, INT>") == pa.map_(pa.string(), pa.int32())
     assert arrow_type("STRUCT<a: INT, b: ARRAY<DOUBLE>>") == pa.struct({"a": pa.int32(), "b": pa.list_(pa.float64())})
     assert arrow_type("UNKNOWN") is None
-    with pytest.raises(ModelError, match="cannot be computed with"):
+    with pytest.raises(MillraceError, match="cannot be computed with"):
         arrow_type("VARIANT")
 
 
 def test_a_trigger_may_not_have_more_parts_than_bits() -> None:
-    with pytest.raises(ModelError, match="too many parts"):
+    with pytest.raises(MillraceError, match="too many parts"):
         compile_trigger(on.any_of(*[on.elements(number) for number in range(1, 70)]))

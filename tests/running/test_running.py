@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from millrace import ModelError, Pipeline, agg, files, layers, log, on, table, to_topic, window
+from millrace import MillraceError, Pipeline, agg, files, layers, log, on, table, to_topic, window
 from millrace.eventlog.topics import Log
 from millrace.model.query import Query
 from millrace.running.layers import run_batch_layer
@@ -126,7 +126,7 @@ def test_a_changed_pipeline_is_replayed_swapped_and_rolled_back(home: Home) -> N
     before, after = (Pipeline("charts", {"minutes": by_minute(least)}) for least in (30_000, 0))
     kept(home).append("plays", [play("ann", "Weir", 5), play("ann", "Weir", 6, ms=10), play("ann", "Eddy", 70)])
     run_stream(QUIET, before, home, ONCE)
-    with pytest.raises(ModelError, match="millrace replay"):
+    with pytest.raises(MillraceError, match="millrace replay"):
         run_stream(QUIET, after, home, ONCE)
     assert rows(home, COUNTED) == [("Weir", 1), ("Eddy", 1)]
     with closing(open_store(home.store)) as store:
@@ -138,7 +138,7 @@ def test_a_changed_pipeline_is_replayed_swapped_and_rolled_back(home: Home) -> N
     assert behind("charts", kept(home)) == 0, "a replay is no reader that producers wait for"
     assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
     other = replace(home, checkpoint=home.checkpoint.with_name("other"))
-    with pytest.raises(ModelError, match="goes with generation 1 of the views, but 2 is what is read"):
+    with pytest.raises(MillraceError, match="goes with generation 1 of the views, but 2 is what is read"):
         start_from(savepoint, other.checkpoint, 2)
     changes = changed(home, "minutes", version)
     assert sorted((row["track"], row["plays"], row["diff"]) for row in changes if row["track"] == "Weir") == [
@@ -204,7 +204,7 @@ def test_a_run_from_a_savepoint_comes_to_the_same(home: Home) -> None:
     run_stream(QUIET, pipeline, home, ONCE)
     savepoint = home.checkpoint.with_name("savepoint")
     save(home.checkpoint, savepoint)
-    with pytest.raises(ModelError, match="choose another name"):
+    with pytest.raises(MillraceError, match="choose another name"):
         save(home.checkpoint, savepoint)
     kept(home).append("plays", [play("ann", "Weir", 6), play("ann", "Eddy", 70)])
     run_stream(QUIET, pipeline, home, ONCE)
@@ -214,7 +214,7 @@ def test_a_run_from_a_savepoint_comes_to_the_same(home: Home) -> None:
     said = run_stream(QUIET, pipeline, other, ONCE)
     assert said.startswith("caught up: 2 rows")
     assert rows(home, COUNTED) == expected == [("Weir", 2), ("Eddy", 1)]
-    with pytest.raises(ModelError, match="is there already"):
+    with pytest.raises(MillraceError, match="is there already"):
         start_from(savepoint, other.checkpoint)
 
 
@@ -289,7 +289,7 @@ def test_the_batch_layer_heals_what_the_stream_got_wrong(home: Home) -> None:
     assert rows(home, COUNTED) == [("Delta", 1), ("Weir", 2), ("Eddy", 2), ("Eddy", 1)]
     assert len(list(archive.iterdir())) == 2, "each record is archived once"
     visits = both.event_time("at", delay="5s").window(window.session("1m")).aggregate(plays=agg.count())
-    with pytest.raises(ModelError, match="windows that the clock ends"):
+    with pytest.raises(MillraceError, match="windows that the clock ends"):
         run_batch_layer(QUIET, Pipeline("visits", {"visits": visits}), home)
 
 

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from millrace import ModelError
+from millrace import MillraceError
 from millrace.edge.tables import columns_of
 from millrace.model.accepted import accepted
 from millrace.model.arrow import arrow_type
@@ -92,7 +92,7 @@ def test_what_is_read_loses_nothing_and_all_else_stops_the_run(type: str, tmp_pa
         held = pq.read_schema(path).field("a").type
         assert (accepted(kind, type) is not None) == (name in (*taken, "null")), (name, type)
         if accepted(held, type) is None:
-            with pytest.raises(ModelError) as refused:
+            with pytest.raises(MillraceError) as refused:
                 read(path, type)
             assert f"a.parquet: column a is {held}, which is not read as {type}" in refused.value.message
             continue
@@ -113,7 +113,7 @@ def test_tables_in_parquet_files_are_read_alike(type: str, tmp_path: Path) -> No
         held = pq.read_schema(path).field("a").type
         joined = table("t", {"a": type}, path=str(path))
         if accepted(held, type) is None:
-            with pytest.raises(ModelError, match="is not read as"):
+            with pytest.raises(MillraceError, match="is not read as"):
                 columns_of(joined)
         else:
             assert columns_of(joined)["a"].to_pylist() == read(path, type).to_pylist()
@@ -147,12 +147,12 @@ def test_a_column_that_nobody_reads_stops_the_run_too(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"a": pa.array([1]), "b": pa.array([1])}), path)
     split = FileSplit(str(path), "parquet", parse_schema("a BIGINT, b TIMESTAMP"), 0, 1, 0)
-    with pytest.raises(ModelError, match="column b is int64, which is not read as TIMESTAMP"):
+    with pytest.raises(MillraceError, match="column b is int64, which is not read as TIMESTAMP"):
         split.read({"a"})
 
 
 def test_nanoseconds_are_read_as_long_as_nothing_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"a": pa.array([1_000, 2_001], pa.timestamp("ns"))}), path)
-    with pytest.raises(ModelError, match=r"column a is timestamp\[ns\], and holds what is no TIMESTAMP"):
+    with pytest.raises(MillraceError, match=r"column a is timestamp\[ns\], and holds what is no TIMESTAMP"):
         read(path, "TIMESTAMP")

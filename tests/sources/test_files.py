@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace import ModelError, files
+from millrace import MillraceError, files
 from millrace.model.schema import parse_schema
 from millrace.sources import files as module
 from millrace.sources.files import Files, FileSplit, lines
@@ -80,15 +80,15 @@ def test_compressed_files_and_files_that_are_gone(tmp_path: Path) -> None:
     split = FileSplit(str(path), "json", SCHEMA, 0, path.stat().st_size, 0)
     assert len(split.read()) == 2
     path.write_bytes(b"not gzip")
-    with pytest.raises(ModelError, match="cannot be read"):
+    with pytest.raises(MillraceError, match="cannot be read"):
         split.read()
     path.unlink()
-    with pytest.raises(ModelError, match="is gone; put it back"):
+    with pytest.raises(MillraceError, match="is gone; put it back"):
         split.read()
 
 
 def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.touch()
-    with pytest.raises(ModelError, match="is a file, not a folder"):
+    with pytest.raises(MillraceError, match="is a file, not a folder"):
         Files(files(str(path), SCHEMA), tmp_path / "journal")

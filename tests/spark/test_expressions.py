@@ -12,7 +12,7 @@ from millrace.formats.sql import _CALLS as FUSED
 from millrace.formats.sql import CannotFuseError, to_duckdb
 from millrace.model import computed
 from millrace.model.coercion import UnresolvedError
-from millrace.model.errors import ModelError
+from millrace.model.errors import MillraceError
 from millrace.model.expression import parse_expression
 from millrace.model.functions import SPARK_FUNCTIONS
 from millrace.model.reading import unescaped
@@ -141,7 +141,7 @@ def test_strings_are_read_as_spark_reads_them(literal: str, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["explode(array(1))", "posexplode(array(1))", "json_tuple(s, 'a')"])
 def test_what_makes_several_rows_is_refused(text: str) -> None:
-    with pytest.raises(ModelError, match="a row expression has one value"):
+    with pytest.raises(MillraceError, match="a row expression has one value"):
         parse_expression(text, SCHEMA)
 
 
@@ -154,12 +154,12 @@ def test_columns_of_any_type_are_passed_on_and_decimals_have_all_their_digits() 
 
 
 def test_a_constant_that_is_no_value_is_refused_as_it_is_built() -> None:
-    with pytest.raises(ModelError, match="compares BIGINT with 'abc', which is not one"):
+    with pytest.raises(MillraceError, match="compares BIGINT with 'abc', which is not one"):
         parse_expression("n > 'abc'", SCHEMA)
-    with pytest.raises(ModelError, match="'j \\+ 1 div 0' has no value, whatever the row: division by zero"):
+    with pytest.raises(MillraceError, match="'j \\+ 1 div 0' has no value, whatever the row: division by zero"):
         parse_expression("j + 1 div 0", SCHEMA)
     assert parse_expression("if(j = 0, 1 div 0, j)", SCHEMA).node is not None
-    with pytest.raises(ModelError, match="different on every replay"):
+    with pytest.raises(MillraceError, match="different on every replay"):
         parse_expression("at > 'today'", SCHEMA)
 
 

@@ -18,8 +18,7 @@ from rich.console import Console
 from sqlglot import exp
 
 from examples import examples
-from millrace import ModelError, Pipeline, Producer, agg, log, memory, on, table, to_function, window
-from millrace.edge.explain import explain
+from millrace import MillraceError, Pipeline, Producer, agg, log, memory, on, table, to_function, window
 from millrace.eventlog.topics import Log
 from millrace.model import called, resolve
 from millrace.model.arrow import arrow_type
@@ -28,15 +27,16 @@ from millrace.model.query import Query
 from millrace.model.reference import Reference
 from millrace.model.stream import Stream
 from millrace.panes.advance import Panes, State
+from millrace.plan.compile import stage_of
+from millrace.plan.explain import explain
 from millrace.running.replay import replay
 from millrace.running.run import Home, How, run_stream
 from millrace.sources.bundle import Bundle
 from millrace.sources.memory import Happening, Script
 from millrace.spark import batch
 from millrace.spark import session as sessions
-from millrace.spark.edge import Reading, Sent
-from millrace.spark.plan import Part
 from millrace.spark.settled import settled
+from millrace.spark.task import Reading, Sent
 from millrace.testing.engines import as_panes
 from millrace.views.store import open_store
 
@@ -97,13 +97,13 @@ def test_what_spark_refuses_is_refused_at_the_user_s_line(spark: SparkSession) -
     query = ROWS.with_columns(x="elt(i, s, n, at, k, dt, b)").window(window.all_time()).aggregate(n=agg.count())
     assert settled(spark, Pipeline("p", views={"v": query}))
     wrong = ROWS.where("hash(s) > array(1)").window(window.all_time()).aggregate(n=agg.count())
-    with pytest.raises(ModelError, match=r"test_settled.py:\d+: Spark refuses .*array"):
+    with pytest.raises(MillraceError, match=r"test_settled.py:\d+: Spark refuses .*array"):
         settled(spark, Pipeline("p", views={"v": wrong}))
     interval = ROWS.with_columns(x="at - at").group_by("x").window(window.all_time()).aggregate(n=agg.count())
-    with pytest.raises(ModelError, match=r"'at - at' is interval day to second, which Millrace does not keep"):
+    with pytest.raises(MillraceError, match=r"'at - at' is interval day to second, which Millrace does not keep"):
         settled(spark, Pipeline("p", views={"v": interval}))
     condition = ROWS.where("hash(s)").window(window.all_time()).aggregate(n=agg.count())
-    with pytest.raises(ModelError, match="needs a condition, but this is INT"):
+    with pytest.raises(MillraceError, match="needs a condition, but this is INT"):
         settled(spark, Pipeline("p", views={"v": condition}))
 
 
@@ -117,7 +117,7 @@ def test_where_spark_has_another_type_the_edge_is_native_and_says_why(
     typed = settled(spark, wrong)
     assert "native: length(s) is INT to Spark, not BIGINT" in explain(typed)
     view = Pipeline("p", views={"v": ROWS.window(window.all_time()).aggregate(m=agg.max("length(s)"))})
-    with pytest.raises(ModelError, match=r"view v: m is INT to Spark, not BIGINT; write .* CAST\(... AS INT\)"):
+    with pytest.raises(MillraceError, match=r"view v: m is INT to Spark, not BIGINT; write .* CAST\(... AS INT\)"):
         settled(spark, view)
 
 
@@ -248,7 +248,7 @@ def test_answers_and_dead_letters_do_not_depend_on_bundles(rows: list[tuple[Any,
     cuts = sorted(data.draw(st.sets(st.integers(1, len(rows)), max_size=4)) | {0, len(rows)})
     said = []
     for ends in ([0, len(rows)], cuts):
-        reading, sent, dead = Reading([(0, Part("view v", query))], ROWS, {}), Sent(), []
+        reading, sent, dead = Reading([(0, stage_of("view v", query))], ROWS, {}), Sent(), []
         for first, last in pairwise(ends):
             held = Held(table.slice(first, last - first))
             dead += [(each["offset"] + first, each["reason"]) for each in reading.take(held.read(), held, {0: sent})]

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from documents import DOCUMENTS
-from millrace import ModelError, Pipeline, agg, memory, on, table, window
+from millrace import MillraceError, Pipeline, agg, memory, on, table, window
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.sources.memory import Happening, Script
@@ -105,14 +105,14 @@ def test_a_row_without_event_time_is_a_dead_letter(fuse: bool, spark: SparkSessi
     ],
 )
 def test_what_does_not_run_is_refused(query: Query, says: str, spark: SparkSession) -> None:
-    with pytest.raises(ModelError, match=says) as caught:
+    with pytest.raises(MillraceError, match=says) as caught:
         on_spark(spark, query, ROWS)
     assert caught.value.place is not None
     assert caught.value.place.file == __file__
 
 
 def test_a_source_without_rows_is_named(spark: SparkSession) -> None:
-    with pytest.raises(ModelError, match="source 'events' has no rows to read"):
+    with pytest.raises(MillraceError, match="source 'events' has no rows to read"):
         batch.collect(spark, Pipeline("p", {"n": TIMED.window(window.fixed("10s")).aggregate(n=agg.count())}))
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from comparison import said
 from documents import DOCUMENTS
-from millrace import ModelError, Pipeline, agg, files, memory, on, table, to_files, to_function, to_table, window
+from millrace import MillraceError, Pipeline, agg, files, memory, on, table, to_files, to_function, to_table, window
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.model.reference import Reference
@@ -248,9 +248,9 @@ def test_a_checkpoint_refuses_another_computation(change: Any, says: str, spark:
     started = stream.start(spark, stream_only, tmp_path / "checkpoint", until_caught_up=True, scripts=SCRIPT)
     started.stop()
     changed = Pipeline("p", {"counts": change().aggregate(n=agg.count(), total=agg.sum("v"))})
-    with pytest.raises(ModelError, match=f"view counts cannot go on from checkpoint .*: {says}"):
+    with pytest.raises(MillraceError, match=f"view counts cannot go on from checkpoint .*: {says}"):
         run(spark, changed, tmp_path, SCRIPT)
-    with pytest.raises(ModelError, match="is of pipeline 'p', not of 'q'; choose another"):
+    with pytest.raises(MillraceError, match="is of pipeline 'p', not of 'q'; choose another"):
         run(spark, Pipeline("q", {"counts": COUNTS}), tmp_path, SCRIPT)
 
 
@@ -273,7 +273,7 @@ def test_what_may_change_goes_on(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_native_output_cannot_join_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     run(spark, Pipeline("p", {"counts": COUNTS}), tmp_path, SCRIPT)
     native = EVENTS.where("upper(k) = 'A'").window(window.all_time()).aggregate(n=agg.count())
-    with pytest.raises(ModelError, match="view loud came or went, and an output whose edge is native"):
+    with pytest.raises(MillraceError, match="view loud came or went, and an output whose edge is native"):
         run(spark, Pipeline("p", {"counts": COUNTS, "loud": native}), tmp_path, SCRIPT)
 
 
@@ -298,7 +298,7 @@ def test_a_view_that_left_is_not_let_back_in(spark: SparkSession, tmp_path: Path
     everything = EVENTS.window(window.all_time()).trigger(on.each()).accumulating().aggregate(n=agg.count())
     run(spark, Pipeline("p", {"counts": COUNTS, "all": everything}), tmp_path, SCRIPT)
     run(spark, Pipeline("p", {"counts": COUNTS}), tmp_path, SCRIPT)
-    with pytest.raises(ModelError, match=r"view all left checkpoint .*, and has missed what came since"):
+    with pytest.raises(MillraceError, match=r"view all left checkpoint .*, and has missed what came since"):
         run(spark, Pipeline("p", {"counts": COUNTS, "all": everything}), tmp_path, SCRIPT)
 
 
@@ -306,7 +306,7 @@ def test_a_checkpoint_is_for_one_run(spark: SparkSession, tmp_path: Path) -> Non
     pipeline = Pipeline("p", {"counts": COUNTS})
     started = stream.start(spark, pipeline, tmp_path / "checkpoint", scripts=SCRIPT)
     try:
-        with pytest.raises(ModelError, match="another run uses the checkpoint"):
+        with pytest.raises(MillraceError, match="another run uses the checkpoint"):
             stream.start(spark, pipeline, tmp_path / "checkpoint", scripts=SCRIPT)
     finally:
         started.stop()
@@ -377,14 +377,14 @@ def test_sinks(spark: SparkSession, tmp_path: Path) -> None:
 def test_mistakes_are_refused_before_anything_runs(
     options: dict[str, Any], says: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    with pytest.raises(ModelError, match=says):
+    with pytest.raises(MillraceError, match=says):
         run(spark, Pipeline("p", {"counts": COUNTS}), tmp_path, **{"scripts": SCRIPT, **options})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_such_folder(spark: SparkSession, tmp_path: Path) -> None:
     source = files(str(tmp_path / "nowhere"), "k STRING")
-    with pytest.raises(ModelError, match="nowhere is not there; files\\(\\) reads the files of a folder"):
+    with pytest.raises(MillraceError, match="nowhere is not there; files\\(\\) reads the files of a folder"):
         run(spark, Pipeline("p", {"n": source.window(window.all_time()).aggregate(n=agg.count())}), tmp_path)
 
 
@@ -408,7 +408,7 @@ def test_a_file_that_cannot_be_read_stops_the_pipeline_and_loses_nothing(
         pq.write_table(content, bad)
     source = files(str(folder), "k BIGINT", format="parquet")
     asked = source.window(window.all_time()).trigger(on.each()).accumulating().aggregate(total=agg.sum("k"))
-    with pytest.raises(ModelError, match=says):
+    with pytest.raises(MillraceError, match=says):
         run(spark, Pipeline("p", {"sums": asked}), tmp_path)
     pq.write_table(pa.table({"k": [40, 2]}), bad)
     ((_, answers),) = run(spark, Pipeline("p", {"sums": asked}), tmp_path)
@@ -504,7 +504,7 @@ def test_a_full_disk_stops_the_pipeline_and_loses_nothing(
     rows = [row(f"a key that is quite long, number {number}", number, 1) for number in range(5_000)]
     script = {"events": Script([Happening(rows), Happening([row("end", 1, 30)])])}
     pipeline = Pipeline("p", {"counts": COUNTS})
-    with pytest.raises(ModelError, match=r"cannot write to .*counts\.db: .*full; nothing was lost: mend that"):
+    with pytest.raises(MillraceError, match=r"cannot write to .*counts\.db: .*full; nothing was lost: mend that"):
         run(spark, pipeline, tmp_path, script, store=small_disk / "counts.db")
     subprocess.run(["mount", "-o", "remount,size=100m", str(small_disk)], check=True)
     run(spark, pipeline, tmp_path, script, store=small_disk / "counts.db")

@@ -16,12 +16,13 @@ from rich.console import Console
 
 from comparison import said
 from examples import examples
-from millrace import ModelError, Pipeline, agg, log, memory, on, to_files, window
+from millrace import Pipeline, PipelineError, agg, log, memory, on, to_files, window
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.pane import Pane
 from millrace.model.query import Query
 from millrace.model.reference import Reference
+from millrace.plan.compile import compile
 from millrace.running.replay import replay
 from millrace.running.run import Home, How, run_batch, run_stream
 from millrace.running.status import all_under
@@ -29,7 +30,6 @@ from millrace.sources.memory import Happening, Script
 from millrace.spark import batch
 from millrace.spark import session as sessions
 from millrace.spark.checkpoint import Checkpoint
-from millrace.spark.outputs import parts_of
 from millrace.spark.progress import BatchProgress
 from millrace.testing.engines import PaneEngine
 from millrace.views.store import open_store
@@ -249,7 +249,7 @@ def test_a_checkpoint_of_before_is_refused_and_what_it_says_to_do_works(home: Ho
     run_stream(QUIET, running(), home, ONCE)
     as_format(home, 2)
     send(home, 4)
-    with pytest.raises(ModelError, match=r"is of format 2, .* reads format 3: .*: millrace replay$") as refused:
+    with pytest.raises(PipelineError, match=r"is of format 2, .* reads format 4: .*: millrace replay$") as refused:
         run_stream(QUIET, running(), home, ONCE)
     assert "\n" not in str(refused.value)
     assert "generation 2 of totals is now what is read" in replay(QUIET, running(), home, How())
@@ -259,23 +259,21 @@ def test_a_checkpoint_of_before_is_refused_and_what_it_says_to_do_works(home: Ho
     assert viewed(home) == [("a", 15)]
 
 
-@pytest.mark.spark
-def test_a_checkpoint_of_before_without_a_commit_goes_on(home: Home, tmp_path: Path) -> None:
-    parts = parts_of(running())
-    opened = Checkpoint(home.checkpoint).open("shop", parts, (1, 2))
-    file = as_format(home, 2)
-    (home.checkpoint / "spark" / "commits").mkdir(parents=True)
-    assert Checkpoint(home.checkpoint).open("shop", parts, (1, 2)) == opened
-    assert json.loads(file.read_text())["format"] == 3
-    as_format(home, 2)
-    (home.checkpoint / "spark" / "commits" / "0").write_text("v1")
-    assert not Checkpoint(home.checkpoint).is_of(parts), "a replay that was stopped begins again"
-    sinks = parts_of(Pipeline("shop", sinks=[totals().to(to_files(str(tmp_path / "out")))]))
-    with pytest.raises(ModelError, match="choose another with --checkpoint"):
-        Checkpoint(home.checkpoint).open("shop", sinks, (1, 2))
+def test_a_checkpoint_of_another_format_is_refused_with_what_to_do(home: Home, tmp_path: Path) -> None:
+    plan = compile(running())
+    checkpoint = Checkpoint(home.checkpoint)
+    opened = checkpoint.open(plan, (1, 2))
+    assert checkpoint.open(plan, (1, 2)) == opened
+    as_format(home, 3)
+    with pytest.raises(PipelineError, match="compute its views again from all that the log keeps: millrace replay"):
+        checkpoint.open(plan, (1, 2))
+    assert not checkpoint.is_of(plan), "a replay that was stopped begins again"
+    sinks = compile(Pipeline("shop", sinks=[totals().to(to_files(str(tmp_path / "out")))]))
+    with pytest.raises(PipelineError, match="choose another with --checkpoint"):
+        checkpoint.open(sinks, (1, 2))
     as_format(home, 99)
-    with pytest.raises(ModelError, match="run the Millrace that made it"):
-        Checkpoint(home.checkpoint).open("shop", parts, (1, 2))
+    with pytest.raises(PipelineError, match="run the Millrace that made it"):
+        checkpoint.open(plan, (1, 2))
 
 
 KEYS: dict[str, list[Any]] = {

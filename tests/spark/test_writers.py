@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from millrace import ModelError
+from millrace import MillraceError
 from millrace.model.schema import parse_schema
 from millrace.spark.writers import Delivery, FileWriter, Guarantee, TableWriter, Writer
 
@@ -50,5 +50,5 @@ def test_batches_of_another_checkpoint_are_others(kind: str, tmp_path: Path) -> 
 
 def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
     writer("table", tmp_path)
-    with pytest.raises(ModelError, match=r"has the columns .* choose another table"):
+    with pytest.raises(MillraceError, match=r"has the columns .* choose another table"):
         TableWriter(str(tmp_path / "out.db"), "out", parse_schema("other BIGINT"))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from millrace.eventlog.topics import Log
-from millrace.model.errors import ModelError
+from millrace.model.errors import MillraceError
 
 WRITERS = ("ann", "bob", "cid")
 KILLS = 25
@@ -143,7 +143,7 @@ def forbidden(path: Path) -> None:
     ):
         try:
             work()
-        except ModelError as error:
+        except MillraceError as error:
             sys.stdout.write(f"{error.message}\n")
 
 

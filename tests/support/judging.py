@@ -17,7 +17,7 @@ from millrace.edge.connection import Prepared
 from millrace.formats.sql import CannotFuseError, to_duckdb
 from millrace.formats.sql import tried as tried_in_duckdb
 from millrace.model.arrow import arrow_type
-from millrace.model.errors import ModelError
+from millrace.model.errors import MillraceError
 from millrace.model.evaluate import RowError, evaluate
 from millrace.model.expression import Expression, parse_expression
 from millrace.model.schema import parse_schema
@@ -186,7 +186,7 @@ def parsed(texts: Sequence[str]) -> dict[str, Expression | None]:
     for text in texts:
         try:
             found[text] = parse_expression(text, SCHEMA)
-        except ModelError:
+        except MillraceError:
             found[text] = None
     return found
 

@@ -14,7 +14,7 @@ from millrace.model.query import Query
 from millrace.model.stream import Stream
 from millrace.model.trigger import Trigger
 from millrace.model.watermark import percentile, punctuated
-from millrace.model.window import Count, Global, Windowing
+from millrace.model.window import CountWindow, Global, Windowing
 from millrace.sources.memory import Happening
 
 SCHEMA = "k STRING, v BIGINT, at TIMESTAMP"
@@ -71,7 +71,7 @@ def query(
     windowing: Windowing, trigger: Trigger, mode: str, lateness: str = "0s", stream: Stream | None = None
 ) -> Query:
     """A query that collects, so that nothing can hide in a sum."""
-    if isinstance(windowing, Global | Count):
+    if isinstance(windowing, Global | CountWindow):
         lateness = "0s"
     timed = stream or memory("input", SCHEMA).event_time("at", delay="0s")
     source = timed.group_by("k").window(windowing, lateness)

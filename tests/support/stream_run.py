@@ -9,10 +9,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from millrace import Pipeline
+from millrace.running.views import KeptViews
 from millrace.sources.memory import Script
 from millrace.spark import stream
 from millrace.spark.progress import BatchProgress
-from millrace.views.kept import KeptViews
 from millrace.views.store import open_store
 
 

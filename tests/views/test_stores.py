@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 import committing
 from committing import SHAPE, batch_of
 from examples import examples
-from millrace import ModelError, agg, memory, on, window
+from millrace import MillraceError, agg, memory, on, window
 from millrace.model.duration import SECOND
 from millrace.model.query import Query
 from millrace.model.schema import parse_schema
+from millrace.running.views import serving
 from millrace.views import postgresql, sqlite
-from millrace.views.kept import serving
 from millrace.views.shape import ViewShape, shape_of
 from millrace.views.store import ForgottenError, State, Store, open_store
 from postgres import Postgres
@@ -130,7 +130,7 @@ def test_all_views_of_a_commit_change_at_once(store: Store) -> None:
     store.open("p", [HOURS, SHAPE])
     both = {"hourly": answers(HOURS, [(1, hour("a", 1))]), "counts": answers(SHAPE, batch_of(0))}
     broken = {**both, "counts": both["counts"].drop_columns(["n"])}
-    with pytest.raises(ModelError, match="answers for view 'counts' have the columns"):
+    with pytest.raises(MillraceError, match="answers for view 'counts' have the columns"):
         store.commit("p", "c", 0, broken, True)
     assert store.version() == 0
     assert held(store) == {}
@@ -194,7 +194,7 @@ def test_columns_of_the_user_keep_their_names(make: Make) -> None:
         .retracting()
         .aggregate(version=agg.count(), pane_version=agg.count())
     )
-    with pytest.raises(ModelError, match=r"test_stores.py:\d+: view 'v': column 'pane_version' is there twice"):
+    with pytest.raises(MillraceError, match=r"test_stores.py:\d+: view 'v': column 'pane_version' is there twice"):
         shape_of("v", taken)
 
 
@@ -219,21 +219,21 @@ def test_a_view_that_is_another_is_refused(store: Store) -> None:
     other = shape_of(
         "hourly", TIMED.window(window.fixed("1h")).aggregate(n=agg.sum("v"), total=agg.mean("v"), more=agg.count())
     )
-    with pytest.raises(ModelError, match=r"more is new, total was BIGINT and is DOUBLE; .* `millrace replay`"):
+    with pytest.raises(MillraceError, match=r"more is new, total was BIGINT and is DOUBLE; .* `millrace replay`"):
         store.open("p", [other])
     panes = TIMED.window(window.fixed("1h")).trigger(on.each()).discarding()
     discarding = shape_of("hourly", panes.aggregate(n=agg.count(), total=agg.sum("v")))
-    with pytest.raises(ModelError, match=r"a row is told by \(k, window_start, window_end, index\) and was by"):
+    with pytest.raises(MillraceError, match=r"a row is told by \(k, window_start, window_end, index\) and was by"):
         store.open("p", [discarding])
-    with pytest.raises(ModelError, match="view 'hourly' of the store belongs to pipeline 'p', not to 'q'"):
+    with pytest.raises(MillraceError, match="view 'hourly' of the store belongs to pipeline 'p', not to 'q'"):
         store.open("q", [HOURS])
-    with pytest.raises(ModelError, match="has a view 'hourly' already; call 'Hourly' something else"):
+    with pytest.raises(MillraceError, match="has a view 'hourly' already; call 'Hourly' something else"):
         store.open("p", [shape_of("Hourly", HOURLY)])
 
 
 @pytest.mark.parametrize("name", ["millrace_views", "sqlite_master", "pg_class", "a__1", "a__2_changes", "x" * 46])
 def test_names_that_cannot_be(name: str, store: Store) -> None:
-    with pytest.raises(ModelError, match=r"rename it|too long a name"):
+    with pytest.raises(MillraceError, match=r"rename it|too long a name"):
         store.open("p", [shape_of(name, HOURLY)])
 
 
@@ -505,15 +505,15 @@ def test_only_the_previous_generation_is_kept(store: Store) -> None:
         store.swap("p", number)
     kept = [(each.number, each.state) for each in store.generations("p") if each.state is not State.DROPPED]
     assert kept == [(3, State.PREVIOUS), (4, State.SERVING)]
-    with pytest.raises(ModelError, match="unknown view 'hourly__2'"):
+    with pytest.raises(MillraceError, match="unknown view 'hourly__2'"):
         store.query("SELECT * FROM hourly__2")
-    with pytest.raises(ModelError, match="generation 2 of pipeline 'p' was dropped since"):
+    with pytest.raises(MillraceError, match="generation 2 of pipeline 'p' was dropped since"):
         commit(store, 0, to=2)
     assert store.begin_generation("p", [HOURS]) == 5
     assert store.begin_generation("p", [HOURS]) == 6, "one that was not finished is given up"
-    with pytest.raises(ModelError, match="generation 5 of pipeline 'p' was dropped"):
+    with pytest.raises(MillraceError, match="generation 5 of pipeline 'p' was dropped"):
         store.swap("p", 5)
-    with pytest.raises(ModelError, match="unknown generation '7'"):
+    with pytest.raises(MillraceError, match="unknown generation '7'"):
         store.swap("p", 7)
 
 
@@ -524,19 +524,19 @@ def test_views_that_are_dropped_are_gone_until_they_are_made_anew(store: Store) 
     store.drop("p")
     assert (store.views(), store.version()) == ([], 3)
     for gone in ("hourly", "hourly__1", "hourly__2"):
-        with pytest.raises(ModelError, match=f"unknown view '{gone}'"):
+        with pytest.raises(MillraceError, match=f"unknown view '{gone}'"):
             store.query(f"SELECT * FROM {gone}")
     for _ in range(2):
-        with pytest.raises(ModelError, match="unknown pipeline 'p'"):
+        with pytest.raises(MillraceError, match="unknown pipeline 'p'"):
             store.drop("p")
-    with pytest.raises(ModelError, match="generation 1 of pipeline 'p' was dropped since"):
+    with pytest.raises(MillraceError, match="generation 1 of pipeline 'p' was dropped since"):
         commit(store, 1, (1, hour("b", 1)))
     assert serving(store, "p") == 4
     store.open("p", [HOURS])
     assert serving(store, "p") == 4, "what filled an old one does not fill this one"
     commit(store, 0, (1, hour("c", 1)), to=4)
     assert held(store) == {"c": 1}
-    with pytest.raises(ModelError, match="millrace views drop p"):
+    with pytest.raises(MillraceError, match="millrace views drop p"):
         store.open("q", [HOURS])
     store.drop("p")
     store.open("q", [HOURS])
@@ -546,9 +546,11 @@ def test_views_that_are_dropped_are_gone_until_they_are_made_anew(store: Store) 
 def test_a_checkpoint_fills_one_generation(store: Store) -> None:
     commit(store, 0, (1, hour("a", 1)))
     new = store.begin_generation("p", [HOURS])
-    with pytest.raises(ModelError, match="checkpoint c of pipeline 'p' fills generation 1, so that it cannot fill 2"):
+    with pytest.raises(
+        MillraceError, match="checkpoint c of pipeline 'p' fills generation 1, so that it cannot fill 2"
+    ):
         store.commit("p", "c", 1, {}, True, new)
-    with pytest.raises(ModelError, match="no generation before the one that is served"):
+    with pytest.raises(MillraceError, match="no generation before the one that is served"):
         store.rollback("p")
 
 
@@ -568,7 +570,7 @@ def test_a_replay_may_have_other_columns_and_views(store: Store) -> None:
     store.rollback("p")
     assert store.query("SELECT k, total FROM hourly").rows == [("a", 10)]
     assert [view.name for view in store.views()] == ["hourly"]
-    with pytest.raises(ModelError, match="unknown view 'counts'"):
+    with pytest.raises(MillraceError, match="unknown view 'counts'"):
         store.query("SELECT * FROM counts")
     store.rollback("p")
     assert [view.name for view in store.views()] == ["counts", "hourly"]
@@ -646,7 +648,7 @@ def test_rows_are_filtered_and_sorted(store: Store) -> None:
     ],
 )
 def test_rows_that_cannot_be_asked_for(store: Store, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(MillraceError, match=message):
         store.rows("hourly", **options)
 
 
@@ -683,7 +685,7 @@ def test_sql_reads(store: Store) -> None:
 )
 def test_sql_that_is_refused(store: Store, sql: str, message: str) -> None:
     commit(store, 0, (1, hour("a", 1)))
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(MillraceError, match=message):
         store.query(sql, limit_seconds=0.3)
     assert held(store) == {"a": 1}
 
@@ -699,7 +701,7 @@ def test_postgresql_stays_read_only_whatever_is_asked(postgres: Postgres) -> Non
             "SELECT * INTO t FROM hourly",
             "SELECT nextval('x')",
         ):
-            with pytest.raises(ModelError):
+            with pytest.raises(MillraceError):
                 store.query(sql)
         assert store.query("SELECT count(*) FROM hourly").rows == [(0,)]
 
@@ -708,20 +710,20 @@ def test_postgresql_stays_read_only_whatever_is_asked(postgres: Postgres) -> Non
 
 
 def test_a_store_that_is_not_there(tmp_path: Path, postgres: Postgres) -> None:
-    with pytest.raises(ModelError, match=r"there is no store .*views.db; run a pipeline that has views first"):
+    with pytest.raises(MillraceError, match=r"there is no store .*views.db; run a pipeline that has views first"):
         open_store(tmp_path / "views.db").version()
-    with pytest.raises(ModelError, match=r"unknown store 'mysql' .*write sqlite:///file or postgresql://"):
+    with pytest.raises(MillraceError, match=r"unknown store 'mysql' .*write sqlite:///file or postgresql://"):
         open_store("mysql://here")
-    with pytest.raises(ModelError, match=r"the URL of the store does not parse"):
+    with pytest.raises(MillraceError, match=r"the URL of the store does not parse"):
         open_store("postgresql://host?nonsense=1")
-    with closing(open_store(postgres.empty())) as store, pytest.raises(ModelError, match="holds no views"):
+    with closing(open_store(postgres.empty())) as store, pytest.raises(MillraceError, match="holds no views"):
         store.views()
     for url, message in (
         (postgres.url(database="nowhere"), r'cannot write to database \'nowhere\' at .*"nowhere" does not exist'),
         (postgres.url(user="nobody"), r'role "nobody" does not exist; check the URL, and that the server runs'),
         ("postgresql://u:secret@127.0.0.1:1/x", r"at 127.0.0.1:1: .*Connection refused; check the URL"),
     ):
-        with pytest.raises(ModelError, match=message) as caught:
+        with pytest.raises(MillraceError, match=message) as caught:
             open_store(url).open("p", [HOURS])
         assert "secret" not in str(caught.value)
 
@@ -734,7 +736,7 @@ def test_a_wrong_password(postgres: Postgres) -> None:
         rules.write_text(f"local all careful scram-sha-256\n{before}")
         connection.execute("SELECT pg_reload_conf()")
         time.sleep(0.2)  # the server reads them at its leisure
-        with pytest.raises(ModelError, match=r"password authentication failed for user .*; check the URL"):
+        with pytest.raises(MillraceError, match=r"password authentication failed for user .*; check the URL"):
             open_store(postgres.url(user="careful", password="wrong")).version()
         rules.write_text(before)
         connection.execute("SELECT pg_reload_conf()")
@@ -745,7 +747,7 @@ def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with closing(open_store(tmp_path / "views.db")) as store:
         store.open("p", [HOURS])
         commit(store, 0, (1, hour("a", 1)))
-        with pytest.raises(ModelError, match="disk is full; nothing was lost: mend that, and run again"):
+        with pytest.raises(MillraceError, match="disk is full; nothing was lost: mend that, and run again"):
             commit(store, 1, *((1, hour(f"k{number}", 1)) for number in range(5_000)))
         monkeypatch.undo()
         assert held(store) == {"a": 1}
@@ -755,10 +757,10 @@ def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "file" / "views.db"):
-        with pytest.raises(ModelError, match=r"cannot write to .*; nothing was lost"):
+        with pytest.raises(MillraceError, match=r"cannot write to .*; nothing was lost"):
             open_store(path).open("p", [HOURS])
     (tmp_path / "file").write_text("This is not a database, and never was one.")
-    with pytest.raises(ModelError, match="file is not a database"):
+    with pytest.raises(MillraceError, match="file is not a database"):
         open_store(tmp_path / "file").open("p", [HOURS])
 
 
@@ -766,7 +768,7 @@ def test_a_key_that_postgresql_cannot_index(postgres: Postgres) -> None:
     with closing(open_store(postgres.empty())) as store:
         store.open("p", [HOURS])
         long = "".join(chr(number) for number in range(256, 10_000))
-        with pytest.raises(ModelError, match=r"a key is too long; shorten it in the query, .* nothing was lost"):
+        with pytest.raises(MillraceError, match=r"a key is too long; shorten it in the query, .* nothing was lost"):
             commit(store, 0, (1, hour(long, 1)))
 
 
@@ -850,9 +852,9 @@ def test_a_server_that_stays_away(postgres: Postgres, monkeypatch: pytest.Monkey
         store.open("p", [HOURS])
         postgres.kill()
         try:
-            with pytest.raises(ModelError, match=r"cannot write to .*; nothing was lost: mend that, and run again"):
+            with pytest.raises(MillraceError, match=r"cannot write to .*; nothing was lost: mend that, and run again"):
                 commit(store, 0, (1, hour("a", 1)))
-            with pytest.raises(ModelError, match="cannot read"):
+            with pytest.raises(MillraceError, match="cannot read"):
                 store.version()
         finally:
             postgres.restart()

@@ -7,10 +7,12 @@ import typer
 
 from millrace import __version__
 from millrace.cli import log, pipelines, project, views
+from millrace.cli.options import EXIT_CODES_TOLD
 
 app = typer.Typer(
     name="millrace",
     help="Stream processing for Python people, on Spark.",
+    epilog=EXIT_CODES_TOLD,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",

@@ -18,7 +18,7 @@ from millrace.cli.shown import show
 from millrace.eventlog.intercept import Interceptor, add, drop, keep, rename
 from millrace.eventlog.topics import Log
 from millrace.model.duration import format_duration, to_instant
-from millrace.model.errors import ModelError
+from millrace.model.errors import MillraceError, PipelineError
 from millrace.running.shown import many
 from millrace.sources.collect import Chunk, chunks, first_misfit, keys_of
 
@@ -73,7 +73,7 @@ def send(
                     opened.append(topic, new, keys, producer=named, sequence=None if named is None else seen)
                 bar.update(task, advance=chunk.size)
                 if wrong is not None:
-                    raise ModelError(_misfit(file, chunk, wrong, _sent(seen, named)))
+                    raise PipelineError(_misfit(file, chunk, wrong, _sent(seen, named)))
         spent = time.monotonic() - began
         sent, before = max(0, seen - done), f"; {done:,} were there" if done else ""
         rate = f"{sent / max(spent, 0.001):,.0f} a second{before}"
@@ -215,8 +215,8 @@ def _next(read: Iterator[Chunk], sent: int, producer: str | None) -> Chunk | Non
     """What to send next; if it cannot be read, the error says what was sent before it."""
     try:
         return next(read, None)
-    except ModelError as error:
-        raise (ModelError(f"{error.message}; {_sent(sent, producer)}") if sent else error) from None
+    except MillraceError as error:
+        raise (PipelineError(f"{error.message}; {_sent(sent, producer)}") if sent else error) from None
 
 
 def _misfit(file: str, chunk: Chunk, place: int, sent: str) -> str:
@@ -250,7 +250,7 @@ def _begin(log: Log, topic: str, start: str | None, last: int) -> list[int]:
         return log.at_time(topic, to_instant(datetime.fromisoformat(start)))
     except ValueError:
         known = "earliest, latest, an offset or a time such as 2026-01-31T12:00Z"
-        raise ModelError(f"--from is {known}, not {start!r}") from None
+        raise PipelineError(f"--from is {known}, not {start!r}") from None
 
 
 def _between(log: Log, topic: str, at: list[int], ends: list[int]) -> Iterator[pa.Table]:
@@ -324,11 +324,11 @@ def _step(text: str) -> Interceptor:
             condition, _, schema = rest.rpartition(";")
             return keep(condition.strip(), schema.strip())
     known = "add:field=value, drop:field, rename:old=new or keep:'condition; schema'"
-    raise ModelError(f"--intercept is {known}, not {text!r}")
+    raise PipelineError(f"--intercept is {known}, not {text!r}")
 
 
 def _pairs(text: str) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in text.split(",")]
     if any(not sign for _, sign, _ in pairs):
-        raise ModelError(f"{text!r} is not like field=value")
+        raise PipelineError(f"{text!r} is not like field=value")
     return {name.strip(): value.strip() for name, _, value in pairs}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.model.errors import ModelError
+from millrace.model.errors import Kind, MillraceError
 
 LOG = Path(".millrace", "log.db")
 STORE = ".millrace/views.db"
@@ -33,13 +33,40 @@ Master = Annotated[str, typer.Option(help="The Spark to run on.", metavar="URL")
 LOCAL = "local[*,4]"
 
 
+EXIT_CODES = {
+    Kind.UNKNOWN: 1,
+    Kind.MISTAKE: 2,
+    Kind.NOT_FOUND: 3,
+    Kind.MACHINE: 4,
+    Kind.CORRUPT: 5,
+    Kind.CONFLICT: 6,
+}
+EXIT_CODES_TOLD = (
+    "Exit codes: 0 done; 1 a difference, or a failure without an explanation; 2 a mistake in a pipeline or an option; "
+    "3 not found; 4 trouble of the machine, such as a full disk; 5 damaged data; 6 a conflict with what is there."
+)
+
+
 @contextmanager
 def plain_mistakes() -> Iterator[None]:
-    """Say what is wrong, without a stack, and end with 2."""
+    """Say what is wrong in one message, without a stack, and end with the exit code of its class."""
     try:
         yield
-    except ModelError as error:
-        # A mistake in an option has no line of the user's; what called us then is the parser of the command line.
-        ours = error.place is None or Path(error.place.file).is_relative_to(Path(typer.__file__).parents[1])
-        typer.echo(error.message if ours else str(error), err=True)
-        raise typer.Exit(2) from None
+    except (typer.Exit, typer.Abort, BrokenPipeError):
+        raise
+    except MillraceError as error:
+        raise _told(error) from None
+    except Exception as error:
+        from millrace.spark.failure import plain_error  # which imports Spark
+
+        plain = plain_error(error)
+        if isinstance(plain, MillraceError):
+            raise _told(plain) from None
+        raise
+
+
+def _told(error: MillraceError) -> typer.Exit:
+    # A mistake in an option has no line of the user's; what called us then is the parser of the command line.
+    ours = error.place is None or Path(error.place.file).is_relative_to(Path(typer.__file__).parents[1])
+    typer.echo(error.message if ours else str(error), err=True)
+    return typer.Exit(EXIT_CODES[error.kind])

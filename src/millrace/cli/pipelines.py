@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from millrace.cli.options import (
+    EXIT_CODES,
     LOCAL,
     LOG,
     STORE,
@@ -22,11 +23,11 @@ from millrace.cli.options import (
     plain_mistakes,
 )
 from millrace.cli.shown import show
-from millrace.edge.explain import explain as explained
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, format_duration
-from millrace.model.errors import ModelError, unknown
+from millrace.model.errors import Kind, MillraceError, PipelineError, unknown
 from millrace.model.pipeline import Pipeline
+from millrace.plan.explain import explain as explained
 from millrace.running.layers import run_batch_layer
 from millrace.running.load import load
 from millrace.running.replay import replay as replayed
@@ -34,10 +35,10 @@ from millrace.running.replay import roll_back
 from millrace.running.run import Home, How, behind, run_batch, run_stream
 from millrace.running.savepoint import save, start_from
 from millrace.running.status import Status, all_under
+from millrace.running.views import serving
 from millrace.testing.check import BATCH, STREAM, check_all
 from millrace.testing.engines import ENGINES
 from millrace.testing.transcript import Document, read_documents
-from millrace.views.kept import serving
 from millrace.views.store import open_store
 
 Latency = Annotated[
@@ -94,14 +95,14 @@ def run(
     console = Console(stderr=not json)
     with plain_mistakes():
         if mode not in ("micro-batch", "batch"):
-            raise ModelError(unknown("mode", mode, ("micro-batch", "batch")))
+            raise PipelineError(unknown("mode", mode, ("micro-batch", "batch")))
         loaded = load(file, pipeline)
         home = _home(loaded, checkpoint, log, store, master)
         if from_savepoint is not None:
             served = _serving(store, loaded)
             start_from(from_savepoint, home.generation(served), served)
         if layer not in ("speed", "batch"):
-            raise ModelError(unknown("layer", layer, ("speed", "batch")))
+            raise PipelineError(unknown("layer", layer, ("speed", "batch")))
         if layer == "batch":
             done = run_batch_layer(console, loaded, home)
         elif mode == "batch":
@@ -260,17 +261,17 @@ def check(
         typer.echo(unknown("engine", engine, known), err=True)
         raise typer.Exit(2)
     found: list[tuple[Path, Document]] = []
-    unreadable = False
+    unreadable: int | None = None
     for path in files:
         try:
             documents = list(read_documents(path))
-        except ModelError as error:
+        except MillraceError as error:
             typer.echo(error.message, err=True)
-            unreadable = True
+            unreadable = unreadable or EXIT_CODES[error.kind]
             continue
         if not documents:
             typer.echo(f"{path}: holds no transcript", err=True)
-            unreadable = True
+            unreadable = unreadable or EXIT_CODES[Kind.MISTAKE]
         found += [(path, document) for document in documents]
     passed = failed = 0
     verdicts = check_all([document for _, document in found], engine)
@@ -283,7 +284,7 @@ def check(
             typer.echo(f"FAILED  {document.name} ({path}:{verdict.line}): {verdict.failure}")
     typer.echo(f"{passed} passed, {failed} failed")
     if unreadable or failed:
-        raise typer.Exit(2 if unreadable else 1)
+        raise typer.Exit(unreadable or 1)
 
 
 def _serving(store: str, pipeline: Pipeline) -> int:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from millrace.cli.options import plain_mistakes
 from millrace.demo import paper
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 
 _PIPELINE = '''"""Plays of music, counted by track and hour."""
 
@@ -79,15 +79,15 @@ def init(
     """
     with plain_mistakes():
         if not name.isidentifier() or not name.isascii():
-            raise ModelError(f"a project is named with letters, digits and _, not {name!r}")
+            raise PipelineError(f"a project is named with letters, digits and _, not {name!r}")
         folder = Path(name)
         if folder.exists():
-            raise ModelError(f"{folder} is there already; choose another name")
+            raise PipelineError(f"{folder} is there already; choose another name")
         try:
             folder.mkdir()
             (folder / f"{name}.py").write_text(_PIPELINE.format(name=name), encoding="utf-8")
             (folder / "plays.json").write_text(_DATA, encoding="utf-8")
             (folder / "README.md").write_text(_README.format(name=name), encoding="utf-8")
         except OSError as error:
-            raise ModelError(f"cannot make {folder}: {error.strerror}") from None
+            raise PipelineError(f"cannot make {folder}: {error.strerror}") from None
         typer.echo(f"made {folder}; now:\n\n    cd {name}\n" + "\n".join(_README.split("\n")[2:6]).format(name=name))

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from millrace.model.errors import ModelError, unknown
+from millrace.model.errors import PipelineError, unknown
 from millrace.model.plain import to_json
 
 FORMATS = ("table", "json", "csv")
@@ -20,7 +20,7 @@ FORMATS = ("table", "json", "csv")
 def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], format: str, title: str | None = None) -> None:
     """Print rows."""
     if format not in FORMATS:
-        raise ModelError(unknown("format", format, FORMATS))
+        raise PipelineError(unknown("format", format, FORMATS))
     if format == "json":
         for row in rows:
             typer.echo(to_json(dict(zip(columns, row, strict=True))))

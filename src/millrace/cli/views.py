@@ -9,7 +9,7 @@ import typer
 from millrace.cli.options import LOG, STORE, LogPath, StoreUrl, plain_mistakes
 from millrace.cli.shown import show
 from millrace.eventlog.topics import Log
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 from millrace.server.gate import Marks
 from millrace.views.store import open_store
 
@@ -98,7 +98,9 @@ def serve(
             listening = socket.create_server((host, port), family=family)
         except OSError as error:
             why = str(error.strerror).partition(" (")[0]
-            raise ModelError(f"{host}:{port} cannot be listened at: {why}; choose another --port or --host") from None
+            raise PipelineError(
+                f"{host}:{port} cannot be listened at: {why}; choose another --port or --host"
+            ) from None
         with listening:
             typer.echo(f"listening at http://{host}:{port}; stop with Ctrl-C", err=True)
             uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])

@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from millrace.eventlog.topics import Log
-from millrace.model.errors import ModelError
+from millrace.model.errors import MillraceError
 
 START = 1_767_225_600_000_000
 """The first moment, in microseconds: the beginning of 2026."""
@@ -62,7 +62,7 @@ class Listeners:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._go_on, daemon=True)
         self.sent = self.counting = 0
-        self.failure: ModelError | None = None
+        self.failure: MillraceError | None = None
 
     def start(self) -> None:
         """Begin."""
@@ -79,7 +79,7 @@ class Listeners:
             made = plays(tick)
             try:
                 self._log.append(self._topic, made["value"].combine_chunks())
-            except ModelError as error:
+            except MillraceError as error:
                 self.failure = error
                 return
             self.sent += len(made)

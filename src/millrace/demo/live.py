@@ -17,9 +17,9 @@ from millrace.demo.charts import TOPIC, VIEW, charts
 from millrace.demo.listeners import Listeners
 from millrace.eventlog.topics import Log
 from millrace.running.ending import told_to_end
+from millrace.running.views import KeptViews
 from millrace.spark import batch, session, stream
 from millrace.spark.progress import BatchProgress
-from millrace.views.kept import KeptViews
 from millrace.views.store import Store, open_store
 
 _COLOURS = {"early": "yellow", "on-time": "green", "late": "magenta"}

@@ -22,25 +22,21 @@ import pyarrow.compute as pc
 
 from millrace.edge.connection import PLACE, Prepared
 from millrace.edge.decode import MISFIT
-from millrace.edge.dedup import deduped
 from millrace.edge.partials import AT, NotInSqlError, partials_of, slice_of
 from millrace.edge.staged import BAD, SIDE, Staged, Stages, may_fail
-from millrace.formats.sql import CannotFuseError, quoted, to_duckdb
+from millrace.edge.tables import columns_of
+from millrace.formats.sql import quoted, to_duckdb
+from millrace.model import operators
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.evaluate import no_value
 from millrace.model.expression import Expression
 from millrace.model.query import Computed, Query
 from millrace.model.stream import (
-    Dedup,
     EventTime,
     Join,
-    Select,
     Source,
     Stream,
-    Where,
-    WithColumns,
     find_event_time,
-    parents,
 )
 from millrace.model.typed import ColumnOf
 from millrace.model.watermark import Punctuated, Seen
@@ -105,13 +101,13 @@ class Fused:
             self.statement = self._unaggregated(of, self._staged(source))
 
     def _staged(self, source: Source) -> Staged:
-        self._stages = Stages(self._given, self._decoded, self._tells)
+        self._stages = Stages(self._decoded, self._tells)
         return self._stages.rows(self._stream_of, source)
 
     @property
     def has_tables(self) -> bool:
         """Whether the statement joins with tables."""
-        return bool(self._stages.tables)
+        return bool(self._stages.joins)
 
     @property
     def is_one_statement(self) -> bool:
@@ -169,7 +165,13 @@ class Fused:
 
     @cached_property
     def _prepared(self) -> Prepared:
-        return Prepared(self._stages.tables)
+        return Prepared({name: self._rows_of(join) for name, join in self._stages.joins.items()})
+
+    def _rows_of(self, join: Join) -> pa.Table:
+        """The rows that a table holds now; those of one that may change are given, or read if they are not."""
+        if join.table.rows or self._given is None:
+            return columns_of(join.table, join.place)
+        return self._given[join.table.name]
 
     def _told(self, ask: Callable[[str], duckdb.DuckDBPyRelation], made: pa.Table) -> Taken:
         """Partials that tell the time beside them; rows without an event time are in a slice that is NULL."""
@@ -261,44 +263,14 @@ class Fused:
         return f"SELECT {', '.join([*own, *chosen])} FROM ({argued.sql}) ORDER BY {SIDE}, {PLACE}"
 
 
-def how(of: Query | Stream, source: Source) -> str:
-    """How the edge of a query runs: fused, or natively and why."""
-    try:
-        parts = deduped(of)
-        if parts is not None:
-            Fused(parts.above, source, ordered=True)
-            Fused(parts.below, parts.source)
-            return "fused up to the dedup, which one shard does"
-        fused = Fused(of, source)
-    except CannotFuseError as error:
-        return f"native: {error}"
-    return f"fused up to the aggregate: {fused.lifts}" if fused.lifts else "fused"
-
-
 def columns_read(of: Query | Stream) -> set[str]:
     """The names of all columns that a query looks at, in its source or made on the way."""
     if not isinstance(of, Query):
-        return {*of.schema.names, *_looked_at(of)}
+        return {*of.schema.names, *operators.columns_read(of)}
     if isinstance(of.windowing, Custom):  # a function of the user's may look at anything
-        return {*of.stream.schema.names, *_looked_at(of.stream)}
+        return {*of.stream.schema.names, *operators.columns_read(of.stream)}
     arguments = (argument for computed in of.computed for argument in computed.arguments)
-    return {*of.keys, *(name for each in arguments for name in each.columns), *_looked_at(of.stream)}
-
-
-def _looked_at(node: Stream) -> set[str]:
-    above = {name for parent in parents(node) for name in _looked_at(parent)}
-    match node:
-        case Where(condition=condition):
-            return above | set(condition.columns)
-        case Select(columns=columns) | WithColumns(columns=columns):
-            return above.union(*(expression.columns for _, expression in columns))
-        case Join(on=on):
-            return above | set(on)
-        case Dedup(by=by):
-            return above | set(by)
-        case EventTime(column=column, estimator=estimator):
-            return above | {column} | ({estimator.policy.column} if isinstance(estimator.policy, Punctuated) else set())
-    return above
+    return {*of.keys, *(name for each in arguments for name in each.columns), *operators.columns_read(of.stream)}
 
 
 def _placed(rows: pa.Table) -> pa.Table:

@@ -5,6 +5,7 @@ Each says what its like in `millrace.panes` says, of the same rows.
 
 import sys
 from collections.abc import Callable
+from typing import assert_never
 
 from millrace.formats.sql import CannotFuseError, to_duckdb
 from millrace.model.aggregate import (
@@ -13,6 +14,7 @@ from millrace.model.aggregate import (
     Count,
     CountIf,
     First,
+    Fold,
     Last,
     Max,
     Min,
@@ -23,7 +25,8 @@ from millrace.model.aggregate import (
 from millrace.model.expression import Expression
 from millrace.model.query import Computed
 from millrace.model.schema import is_integer
-from millrace.model.window import Fixed, Global, Session, Sliding, Windowing
+from millrace.model.sketch import ApproxDistinct, ApproxQuantile, ApproxTopK, SecondMoment
+from millrace.model.window import Calendar, CountWindow, Custom, Fixed, Global, Session, Sliding, Windowing
 
 _SMALLER = 2.0**-64
 _LARGEST = sys.float_info.max
@@ -47,7 +50,10 @@ def slice_of(windowing: Windowing) -> str:
             return AT
         case Global():
             return "CAST(0 AS BIGINT)"
-    raise NotInSqlError(f"{windowing} is not cut into slices by SQL")
+        case Calendar() | CountWindow() | Custom():
+            raise NotInSqlError(f"{windowing} is not cut into slices by SQL")
+        case never:
+            assert_never(never)
 
 
 def _modulo(offset: int, size: int) -> str:
@@ -56,10 +62,12 @@ def _modulo(offset: int, size: int) -> str:
 
 def partials_of(computed: Computed) -> list[str]:
     """The partial columns of an aggregate, as `panes.columns` has them."""
-    write = next((write for kind, write in _AGGREGATES if isinstance(computed.aggregate, kind)), None)
-    if write is None:
+    for kind, write in _AGGREGATES:
+        if isinstance(computed.aggregate, kind):
+            return write(computed)
+    if isinstance(computed.aggregate, _BY_VALUE):
         raise NotInSqlError(f"{computed.aggregate} is computed value by value")
-    return write(computed)
+    raise TypeError(f"{type(computed.aggregate).__name__} has no SQL; add it to edge.partials")
 
 
 def _counted(computed: Computed) -> list[str]:
@@ -135,3 +143,5 @@ _AGGREGATES: tuple[tuple[type[Aggregate], Callable[[Computed], list[str]]], ...]
     (Collect, _listed),
     (TopK, _topped),
 )
+_BY_VALUE = (Fold, ApproxDistinct, ApproxQuantile, ApproxTopK, SecondMoment)
+"""The aggregates that Python computes, one value at a time."""

@@ -4,26 +4,25 @@ Each gives the rows of the step before it, changed. A row for which an expressio
 of the expression, and from there on passes every filter and join, to be told apart at the end.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import pyarrow as pa
+from typing import assert_never
 
 from millrace.edge.connection import PLACE
-from millrace.edge.tables import columns_of
 from millrace.formats.sql import CannotFuseError, quoted, to_duckdb, tried
 from millrace.model.expression import Expression
 from millrace.model.stream import (
+    Dedup,
     EventTime,
     Join,
     Select,
     Source,
     Stream,
-    Table,
     Union,
     Where,
     WithColumns,
     find_event_time,
+    node_of,
 )
 from millrace.model.typed import is_fallible
 
@@ -60,11 +59,11 @@ class Staged:
 class Stages:
     """The steps of one stream over the rows of one of its sources."""
 
-    def __init__(self, tables: Mapping[str, pa.Table] | None, decoded: str, keeps_timeless: bool) -> None:
+    def __init__(self, decoded: str, keeps_timeless: bool) -> None:
         """Nothing is written yet. `decoded` is where rows come from; rows without an event time may stay."""
-        self._given, self._decoded, self._keeps_timeless = tables, decoded, keeps_timeless
-        self.tables: dict[str, pa.Table] = {}
-        """What the queries join with, by the name that it has in them."""
+        self._decoded, self._keeps_timeless = decoded, keeps_timeless
+        self.joins: dict[str, Join] = {}
+        """The joins, by the name that the table has in the queries."""
         self.timed: list[tuple[EventTime, Staged]] = []
         """Each node that says what event time is, and the rows that tell it."""
         self.tried: list[Expression] = []
@@ -81,16 +80,20 @@ class Stages:
 
     def _stream(self, node: Stream, source: Source) -> Staged | None:
         """A stream as a query over the rows of one source; None if that source is not part of it."""
-        if isinstance(node, Source):
-            columns = ", ".join(map(quoted, node.schema.names))
-            rows = f"SELECT {PLACE}, 0 AS {SIDE}, {columns} FROM {self._decoded}"
-            return Staged(rows) if node == source else None
-        if isinstance(node, Union):
-            return self._union(node, source)
-        if not isinstance(node, Where | Select | WithColumns | Join | EventTime):
-            raise CannotFuseError(f"{type(node).__name__.lower()} needs to remember rows")
-        above = self._stream(node.parent, source)
-        return None if above is None else self._step(node, above)
+        match node_of(node):
+            case Source() as own:
+                columns = ", ".join(map(quoted, own.schema.names))
+                rows = f"SELECT {PLACE}, 0 AS {SIDE}, {columns} FROM {self._decoded}"
+                return Staged(rows) if own == source else None
+            case Union() as union:
+                return self._union(union, source)
+            case Dedup():
+                raise CannotFuseError("dedup needs to remember rows")
+            case (Where() | Select() | WithColumns() | Join() | EventTime()) as step:
+                above = self._stream(step.parent, source)
+                return None if above is None else self._step(step, above)
+            case never:
+                assert_never(never)
 
     def _union(self, node: Union, source: Source) -> Staged | None:
         many, found = len(node.parents), [self._stream(side, source) for side in node.parents]
@@ -124,6 +127,8 @@ class Stages:
                     return above
                 there = above.kept(f"{quoted(column)} IS NOT NULL")
                 return Staged(f"SELECT * FROM ({above.sql}) WHERE {there}", above.is_marked)
+            case never:
+                assert_never(never)
 
     def _where(self, node: Where, condition: Expression, above: Staged) -> Staged:
         if not may_fail(condition):
@@ -166,7 +171,7 @@ class Stages:
     def _join(self, join: Join, above: Staged) -> Staged:
         names = ", ".join([*above.own, *map(quoted, join.schema.names)])
         same = ", ".join(map(quoted, join.on))
-        table = self._table(join.table, join)
+        table = self._table(join)
         if not above.is_marked or join.how == "left":
             kind = join.how.upper()
             return Staged(f"SELECT {names} FROM ({above.sql}) {kind} JOIN {table} USING ({same})", above.is_marked)
@@ -182,7 +187,7 @@ class Stages:
         same = " AND ".join(f"a.{quoted(name)} = b.{quoted(name)}" for name in join.on)
         # Of two rows that hold from the same time on, the later one does.
         by = ", ".join(map(quoted, (*join.on, since)))
-        numbered = f"SELECT *, row_number() OVER () AS __row FROM {self._table(join.table, join)}"
+        numbered = f"SELECT *, row_number() OVER () AS __row FROM {self._table(join)}"
         held = (
             f"SELECT * EXCLUDE (__row), TRUE AS {_MATCHED} FROM ({numbered}) "
             f"WHERE {quoted(since)} IS NOT NULL QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY __row DESC) = 1"
@@ -195,13 +200,9 @@ class Stages:
             rows += f" WHERE b.{_MATCHED} OR a.{BAD} IS NOT NULL"
         return Staged(rows, above.is_marked)
 
-    def _table(self, table: Table, join: Join) -> str:
-        name = f"__table_{len(self.tables)}"
-        if table.rows:
-            self.tables[name] = columns_of(table, join.place)
-        else:
-            found = columns_of(table, join.place) if self._given is None else self._given[table.name]
-            self.tables[name] = found
+    def _table(self, join: Join) -> str:
+        name = f"__table_{len(self.joins)}"
+        self.joins[name] = join
         return name
 
 

@@ -16,7 +16,7 @@ from millrace.formats.typed import is_none, value_of
 from millrace.formats.written import without_exponent
 from millrace.model.accepted import as_type
 from millrace.model.arrow import arrow_type
-from millrace.model.errors import ModelError, Place, refuse
+from millrace.model.errors import MillraceError, PipelineError, Place, refuse
 from millrace.model.schema import Column
 from millrace.model.stream import Table
 from millrace.model.types import digits_of
@@ -53,7 +53,7 @@ def _in_file(table: Table, path: Path, place: Place | None) -> pa.Table:
     read = {".csv": _csv, ".parquet": _parquet}.get(suffix, _json)
     try:
         return read(table, path)
-    except ModelError as error:
+    except MillraceError as error:
         raise refuse(f"table {table.name!r}: {error.message}", place) from None
 
 
@@ -61,7 +61,7 @@ def _parquet(table: Table, path: Path) -> pa.Table:
     try:
         held = pq.read_table(path, use_threads=False)
     except (OSError, pa.ArrowInvalid) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from None
+        raise PipelineError(f"{path} cannot be read: {error}") from None
     names = _named(table, path, held)
     return pa.table(
         {
@@ -94,7 +94,7 @@ def _csv(table: Table, path: Path) -> pa.Table:
         if mark is not None:
             column = table.schema.columns[mark]
             text = texts[column.name][row].as_py()
-            raise ModelError(f"{path}: row {row + 2}: {column.name} is not {column.type}: {text!r:.80}")
+            raise PipelineError(f"{path}: row {row + 2}: {column.name} is not {column.type}: {text!r:.80}")
     return read.drop_columns([MISFIT])
 
 
@@ -109,10 +109,10 @@ def _json(table: Table, path: Path) -> pa.Table:
     try:
         texts = list(_values(path.read_text("utf-8-sig")))
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} does not hold JSON: {error}") from None
+        raise PipelineError(f"{path} does not hold JSON: {error}") from None
     rows, misfits = JsonDecoder(table.schema).decode(pa.array(texts, pa.string()))
     if misfits:
-        raise ModelError(f"{path}: row {misfits[0].place + 1}: {misfits[0].reason}")
+        raise PipelineError(f"{path}: row {misfits[0].place + 1}: {misfits[0].reason}")
     return rows if texts else _empty(table)
 
 
@@ -140,5 +140,5 @@ def _named(table: Table, path: Path, held: pa.Table) -> dict[str, str]:
     known = {name.lower(): name for name in held.column_names}
     for column in table.schema:
         if column.name.lower() not in known:
-            raise ModelError(f"{path} has no column {column.name!r}; it has {', '.join(held.column_names)}")
+            raise PipelineError(f"{path} has no column {column.name!r}; it has {', '.join(held.column_names)}")
     return {column.name: known[column.name.lower()] for column in table.schema}

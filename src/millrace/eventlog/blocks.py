@@ -16,7 +16,7 @@ from millrace.eventlog.content import MERGED, Content, decode, encode
 from millrace.eventlog.retention import Block, stale
 from millrace.eventlog.sequences import Appended
 from millrace.eventlog.topic import Topic
-from millrace.model.errors import ModelError
+from millrace.model.errors import MillraceError
 
 _COLUMNS = "partition, first, records, bytes, latest, begun, ended, content"
 _PARTITION = "topic = :topic AND partition = :partition AND first"
@@ -116,7 +116,7 @@ def _put(connection: sqlite3.Connection, id: int, max_age: int | None, piece: Pi
         merged = list(_to_merge(connection, id, max_age, block))[::-1]
         try:
             before = [_records(connection, each) for each in merged]
-        except ModelError:  # a damaged block stays by itself
+        except MillraceError:  # a damaged block stays by itself
             merged, before = [], []
         content = encode(pa.concat_tables([*before, piece.records]).combine_chunks())
         block = _together([*merged, block])

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.eventlog.records import SCHEMA
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 
 MERGED = 1 << 20
 """Up to how many bytes small blocks are merged."""
@@ -44,9 +44,9 @@ def encode(records: pa.Table) -> Content:
 
 
 def decode(block: bytes, checksum: int, where: str) -> pa.Table:
-    """Records from bytes. Raises ModelError if they are not those that were written."""
+    """Records from bytes. Raises MillraceError if they are not those that were written."""
     if zlib.crc32(block) != checksum:
-        raise ModelError(f"the log is damaged at {where}; put a copy of it in its place, or start after that")
+        raise PipelineError(f"the log is damaged at {where}; put a copy of it in its place, or start after that")
     return pa.ipc.open_stream(block, options=_READ).read_all()
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from millrace.model.errors import MachineError, ModelError
+from millrace.model.errors import CorruptError, MachineError, MillraceError, PipelineError
 
 PATIENCE = 60
 """How many seconds a transaction waits for that of another process."""
@@ -25,7 +25,7 @@ PAGE = 8192
 _JOURNAL = 64 << 20
 """How many bytes the journal of writes may take before the writer waits for readers to let go of it."""
 
-_OURS, _FORMAT = 0x4D696C6C, 1
+_OURS, _FORMAT = 0x4D696C6C, 2
 _TABLES = (
     "CREATE TABLE topics (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL,"
     " max_age INTEGER, max_bytes INTEGER, interceptors TEXT NOT NULL)",
@@ -39,20 +39,42 @@ _TABLES = (
     "CREATE TABLE contents (id INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, block BLOB NOT NULL)",
     "CREATE TABLE sequences (topic INTEGER, producer TEXT, sequence INTEGER, session TEXT NOT NULL,"
     " appended TEXT NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (topic, producer, sequence)) WITHOUT ROWID",
-    "CREATE TABLE readers (topic INTEGER, reader TEXT, offsets TEXT NOT NULL,"
-    " PRIMARY KEY (topic, reader)) WITHOUT ROWID",
+    # A consumer group has several members if it reads a topic several times; each commits offsets of its own.
+    "CREATE TABLE consumers (topic INTEGER, consumer_group TEXT, member TEXT, offsets TEXT NOT NULL,"
+    " PRIMARY KEY (topic, consumer_group, member)) WITHOUT ROWID",
 )
-_TROUBLES = {
-    sqlite3.SQLITE_FULL: "the disk is full; nothing of this was kept: make room, and do it again",
-    sqlite3.SQLITE_READONLY: "it may not be written to; nothing of this was kept: change who may write to the file and "
-    "its folder, or choose another path",
-    sqlite3.SQLITE_CANTOPEN: "it cannot be opened or made; check that its folder is there and may be written to",
-    sqlite3.SQLITE_BUSY: f"another process has been writing for {PATIENCE} s; nothing of this was kept: do it again",
-    sqlite3.SQLITE_PROTOCOL: "too many processes are using it; nothing of this was kept: do it again",
-    sqlite3.SQLITE_IOERR: "the disk does not take or give data; nothing of this was kept: mend that, and do it again",
-    sqlite3.SQLITE_NOTADB: "it is a file of another kind; choose another path",
-    sqlite3.SQLITE_CORRUPT: "the file is damaged; put a copy in its place, or save the rest: sqlite3 FILE .recover",
+_NOT_KEPT = "nothing of this was kept: "
+_TROUBLES: dict[int, tuple[type[MachineError | CorruptError], str, str]] = {
+    sqlite3.SQLITE_FULL: (MachineError, "the disk is full", f"{_NOT_KEPT}make room, and do it again"),
+    sqlite3.SQLITE_READONLY: (
+        MachineError,
+        "it may not be written to",
+        f"{_NOT_KEPT}change who may write to the file and its folder, or choose another path",
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        MachineError,
+        "it cannot be opened or made",
+        "check that its folder is there and may be written to",
+    ),
+    sqlite3.SQLITE_BUSY: (
+        MachineError,
+        f"another process has been writing for {PATIENCE} s",
+        f"{_NOT_KEPT}do it again",
+    ),
+    sqlite3.SQLITE_PROTOCOL: (MachineError, "too many processes are using it", f"{_NOT_KEPT}do it again"),
+    sqlite3.SQLITE_IOERR: (
+        MachineError,
+        "the disk does not take or give data",
+        f"{_NOT_KEPT}mend that, and do it again",
+    ),
+    sqlite3.SQLITE_NOTADB: (CorruptError, "it is a file of another kind", "choose another path"),
+    sqlite3.SQLITE_CORRUPT: (
+        CorruptError,
+        "the file is damaged",
+        "put a copy in its place, or save the rest: sqlite3 FILE .recover",
+    ),
 }
+"""What an error of SQLite means, by its primary result code."""
 
 
 class Database:
@@ -70,7 +92,7 @@ class Database:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ModelError(f"cannot make the folder of the log {path}: {error.strerror}") from None
+            raise PipelineError(f"cannot make the folder of the log {path}: {error.strerror}") from None
         with clear(path):
             self._idle.append(_made(path))
 
@@ -83,7 +105,7 @@ class Database:
             try:
                 yield connection
                 whole = True
-            except ModelError:
+            except MillraceError:
                 whole = True
                 raise
             finally:
@@ -157,10 +179,11 @@ def clear(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        why = _TROUBLES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
-        if why is None:
+        found = _TROUBLES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        if found is None:
             raise
-        raise MachineError(f"log {path}: {why} ({error})") from error
+        kind, problem, advice = found
+        raise kind(f"log {path}: {problem}", f"{advice} ({error})") from error
 
 
 def _made(path: Path) -> sqlite3.Connection:
@@ -194,9 +217,9 @@ def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
     if ours == _OURS and format == _FORMAT:
         return True
     if ours == _OURS:
-        raise ModelError(f"log {path} was made by another release of Millrace (format {format}, not {_FORMAT})")
+        raise PipelineError(f"log {path} was made by another release of Millrace (format {format}, not {_FORMAT})")
     if ours or format or connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-        raise ModelError(f"{path} is a database, but not a log; choose another path")
+        raise PipelineError(f"{path} is a database, but not a log; choose another path")
     return False
 
 

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from millrace.eventlog.records import Headers
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, Duration, parse_duration, to_instant
-from millrace.model.errors import ModelError, refuse, shown
+from millrace.model.errors import MillraceError, refuse, shown
 
 Value: TypeAlias = Mapping[str, Any] | str | bytes | None
 """An object that becomes JSON, or what is kept as it is. None is a tombstone."""
@@ -89,7 +89,7 @@ class Producer:
         if kind is None:
             self.close()
             return
-        with suppress(ModelError):  # what went wrong first is what to tell
+        with suppress(MillraceError):  # what went wrong first is what to tell
             self.close()
 
     @property
@@ -117,7 +117,7 @@ class Producer:
                 self._wake()
 
     def flush(self) -> None:
-        """Return when all that was sent is on the disk. Raises ModelError if it cannot be."""
+        """Return when all that was sent is on the disk. Raises MillraceError if it cannot be."""
         with self._change:
             self._error = None  # it is tried again here, and raised again if need be
             self._change.notify_all()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from millrace.model.duration import SECOND
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 
 REMEMBERED = 16
 """How many appends of a producer are remembered."""
@@ -49,13 +49,13 @@ def before(connection: sqlite3.Connection, topic: int, mark: Mark) -> list[Appen
     if row is None:
         newest = last(connection, topic, mark.producer)
         if newest is not None and mark.sequence < newest:
-            raise ModelError(
+            raise PipelineError(
                 f"producer {mark.producer!r} has come to sequence {newest}, and it is no longer known what "
                 f"{mark.sequence} was; nothing of this was kept: go on after {newest}, or take another producer id"
             )
         return None
     if row[0] != mark.session:
-        raise ModelError(
+        raise PipelineError(
             f"sequence {mark.sequence} of producer {mark.producer!r} is another's append; nothing of this was kept: "
             "two that append at once need two producer ids"
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from millrace.eventlog.intercept import INTERCEPTORS, Interceptor, dump, load
 from millrace.model.duration import Duration, format_duration, parse_positive
-from millrace.model.errors import ModelError, refuse, shown, unknown
+from millrace.model.errors import PipelineError, refuse, shown, unknown
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _MOST_PARTITIONS = 1024
@@ -52,7 +52,7 @@ def age(given: int | Duration | None) -> int | None:
 def insert_topic(connection: sqlite3.Connection, topic: Topic) -> None:
     """Make a topic. Refuses one that is there."""
     if connection.execute("SELECT 1 FROM topics WHERE name = ?", (topic.name,)).fetchone():
-        raise ModelError(f"topic {topic.name!r} is there already; choose another name, or remove it first")
+        raise PipelineError(f"topic {topic.name!r} is there already; choose another name, or remove it first")
     made = connection.execute(f"INSERT INTO topics ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)", _row(topic)).lastrowid
     rows = [(made, number) for number in range(topic.partitions)]
     connection.executemany("INSERT INTO partitions VALUES (?, ?, 0)", rows)
@@ -66,7 +66,7 @@ def update_topic(connection: sqlite3.Connection, id: int, topic: Topic) -> None:
 def delete_topic(connection: sqlite3.Connection, id: int) -> None:
     """Remove a topic and all that it holds."""
     connection.execute("DELETE FROM contents WHERE id IN (SELECT content FROM blocks WHERE topic = ?)", (id,))
-    for table in ("blocks", "partitions", "sequences", "readers"):
+    for table in ("blocks", "partitions", "sequences", "consumers"):
         connection.execute(f"DELETE FROM {table} WHERE topic = ?", (id,))
     connection.execute("DELETE FROM topics WHERE id = ?", (id,))
 
@@ -77,11 +77,11 @@ def all_topics(connection: sqlite3.Connection) -> list[Topic]:
 
 
 def find_topic(connection: sqlite3.Connection, name: str) -> tuple[int, Topic]:
-    """A topic and its id, which is never that of another. Raises ModelError if it is not there."""
+    """A topic and its id, which is never that of another. Raises MillraceError if it is not there."""
     row = connection.execute(f"SELECT id, {_COLUMNS} FROM topics WHERE name = ?", (name,)).fetchone()
     if row is None:
         known = [each.name for each in all_topics(connection)]
-        raise ModelError(f"{unknown('topic', name, known)}; make it: millrace topics create {name}")
+        raise PipelineError(f"{unknown('topic', name, known)}; make it: millrace topics create {name}")
     return row[0], _topic(row[1:])
 
 

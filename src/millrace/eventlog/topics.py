@@ -32,7 +32,7 @@ from millrace.eventlog.records import SCHEMA, Headers, Texts, records_of
 from millrace.eventlog.sequences import Appended, Mark
 from millrace.eventlog.topic import Topic, age, all_topics, delete_topic, find_topic, insert_topic, update_topic
 from millrace.model.duration import SECOND, Duration
-from millrace.model.errors import ModelError, refuse, unknown
+from millrace.model.errors import MillraceError, PipelineError, refuse, unknown
 
 __all__ = ["Appended", "Log", "Topic", "now"]
 
@@ -48,7 +48,7 @@ class Log:
     """A log in a file. Threads may share it; it can be pickled, and used after a fork."""
 
     def __init__(self, path: str | Path, clock: Callable[[], int] = now) -> None:
-        """Open it, or make it with its folder. Raises ModelError if neither can be done."""
+        """Open it, or make it with its folder. Raises MillraceError if neither can be done."""
         self.path = Path(path).absolute()
         self._clock = clock
         self._database = Database(self.path)
@@ -115,7 +115,7 @@ class Log:
             return all_topics(connection)
 
     def topic(self, name: str) -> Topic:
-        """A topic by its name. Raises ModelError with those that are known."""
+        """A topic by its name. Raises MillraceError with those that are known."""
         with self._database.read() as connection:
             return find_topic(connection, name)[1]
 
@@ -154,7 +154,7 @@ class Log:
         pieces = [blocks.piece_of(partition, piece) for partition, part in parts for piece in cut(part)]
         with self._database.write() as connection:
             if find_topic(connection, topic)[0] != id:
-                raise ModelError(f"topic {topic!r} was made anew meanwhile; nothing of this was kept: do it again")
+                raise PipelineError(f"topic {topic!r} was made anew meanwhile; nothing of this was kept: do it again")
             before = None if mark is None else sequences.before(connection, id, mark)
             if before is not None:
                 return before
@@ -163,7 +163,7 @@ class Log:
                 sequences.remember(connection, id, mark, appended, clock)
         if clock - self._retained >= _RETAIN_EVERY:
             self._retained = clock
-            with suppress(ModelError):  # the records are kept, whatever comes of this
+            with suppress(MillraceError):  # the records are kept, whatever comes of this
                 self.retain()
         return appended
 
@@ -201,12 +201,12 @@ class Log:
     def read(self, topic: str, partition: int, start: int, end: int) -> pa.Table:
         """The records from one offset to before another: key, value, offset, timestamp, headers, each in one piece.
 
-        Raises ModelError if some of them are gone, or not there yet.
+        Raises MillraceError if some of them are gone, or not there yet.
         """
         with self._database.snapshot() as connection:
             id, about = find_topic(connection, topic)
             if not 0 <= partition < about.partitions:
-                raise ModelError(f"topic {topic!r} has no partition {partition}, only 0 to {about.partitions - 1}")
+                raise PipelineError(f"topic {topic!r} has no partition {partition}, only 0 to {about.partitions - 1}")
             _check_bounds(f"{topic}/{partition}", start, end, blocks.bounds(connection, id)[partition])
             end = max(start, end)
             found = _decoded(connection, id, topic, partition, start, end)
@@ -230,39 +230,39 @@ class Log:
                 sequences.forget(connection, self._clock())
         return removed
 
-    def report(self, reader: str, topic: str, offsets: Sequence[int]) -> None:
-        """Note how far a reader has come: the next offset of each partition. A power cut may undo it."""
+    def report(self, group: str, topic: str, offsets: Sequence[int], member: str = "") -> None:
+        """Store the offsets that a consumer group reads next, one for each partition. A power cut may undo it.
+
+        A group that reads a topic several times reports as several members.
+        """
         with self._database.write(durable=False) as connection:
             id, about = find_topic(connection, topic)
             if len(offsets) != about.partitions:
                 raise refuse(f"topic {topic!r} has {about.partitions} partitions, but {len(offsets)} offsets are given")
-            row = (id, reader, json.dumps([int(offset) for offset in offsets]))
-            connection.execute("INSERT OR REPLACE INTO readers VALUES (?, ?, ?)", row)
+            row = (id, group, member, json.dumps([int(offset) for offset in offsets]))
+            connection.execute("INSERT OR REPLACE INTO consumers VALUES (?, ?, ?, ?)", row)
 
-    def forget(self, reader: str) -> None:
-        """Forget how far a reader has come, so that no producer waits for it. Raises ModelError if none has the name.
-
-        A pipeline may read as several, whose names go on after a comma. One that goes on reports again.
-        """
+    def forget(self, group: str) -> None:
+        """Remove the offsets of a consumer group, so that no producer waits for it. A group that runs reports again."""
         with self._database.write() as connection:
-            rows = connection.execute("SELECT DISTINCT reader FROM readers ORDER BY reader").fetchall()
+            rows = connection.execute("SELECT DISTINCT consumer_group FROM consumers ORDER BY 1").fetchall()
             known = [name for (name,) in rows]
-            meant = [(name,) for name in known if reader in (name, name.partition(", ")[0])]
-            if not meant:
-                raise ModelError(unknown("reader", reader, known))
-            connection.executemany("DELETE FROM readers WHERE reader = ?", meant)
+            if group not in known:
+                raise PipelineError(unknown("consumer group", group, known))
+            connection.execute("DELETE FROM consumers WHERE consumer_group = ?", (group,))
 
     def lag(self, topic: str) -> dict[str, int]:
-        """How many of the records that are kept each reader has yet to read."""
+        """How many of the records that are kept each consumer group has yet to read: its slowest member counts."""
         with self._database.snapshot() as connection:
             id, _ = find_topic(connection, topic)
-            rows = connection.execute("SELECT reader, offsets FROM readers WHERE topic = ? ORDER BY reader", (id,))
-            readers = {reader: json.loads(offsets) for reader, offsets in rows}
+            asked = "SELECT consumer_group, offsets FROM consumers WHERE topic = ? ORDER BY consumer_group"
+            consumers = [(group, json.loads(offsets)) for group, offsets in connection.execute(asked, (id,))]
             bounds = blocks.bounds(connection, id)
-        return {
-            reader: sum(max(0, end - max(start, at)) for (start, end), at in zip(bounds, offsets, strict=True))
-            for reader, offsets in readers.items()
-        }
+        lags: dict[str, int] = {}
+        for group, offsets in consumers:
+            behind = sum(max(0, end - max(start, at)) for (start, end), at in zip(bounds, offsets, strict=True))
+            lags[group] = max(behind, lags.get(group, 0))
+        return lags
 
     def _bounds(self, topic: str) -> list[tuple[int, int]]:
         with self._database.snapshot() as connection:
@@ -294,12 +294,12 @@ def _check_bounds(where: str, start: int, end: int, kept: tuple[int, int]) -> No
     if start >= end:
         return
     if start < kept[0]:
-        raise ModelError(
+        raise PipelineError(
             f"offsets {start} to {min(end, kept[0]) - 1} of {where} are gone: retention removed them; "
             f"start at {kept[0]}, and let the topic keep more: millrace topics change"
         )
     if end > kept[1]:
-        raise ModelError(
+        raise PipelineError(
             f"offsets {max(start, kept[1])} to {end - 1} of {where} are not there: it ends at {kept[1]}; "
             "is this another log than the one that was read before?"
         )

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.csv
 
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 
 _BLOCK = 4 << 20
 """How many bytes of a file are read at once."""
@@ -36,9 +36,9 @@ def read_csv(path: str, file: BinaryIO) -> Iterator[pa.RecordBatch]:
     except pa.ArrowInvalid as error:
         if before is not None:
             yield before
-        raise ModelError(f"{path}: {_where(str(error))}; mend it") from None
+        raise PipelineError(f"{path}: {_where(str(error))}; mend it") from None
     if quotes.count % 2:  # what it swallowed is the end of the last batch
-        raise ModelError(f"{path}: a quote is opened and never closed; mend it")
+        raise PipelineError(f"{path}: a quote is opened and never closed; mend it")
     if before is not None:
         yield before
 
@@ -47,11 +47,11 @@ def _names(path: str, header: bytes, between: str) -> list[str]:
     try:
         names = next(csv.reader([header.decode("utf-8-sig")], delimiter=between, strict=True), [])
     except (csv.Error, UnicodeDecodeError) as error:
-        raise ModelError(f"{path}: its first row does not name columns: {error}") from None
+        raise PipelineError(f"{path}: its first row does not name columns: {error}") from None
     twice = [name for name in names if names.count(name) > 1]
     if not names or twice:
         what = f"names {twice[0]!r} twice" if twice else "is empty, but names the columns"
-        raise ModelError(f"{path}: its first row {what}")
+        raise PipelineError(f"{path}: its first row {what}")
     return names
 
 
@@ -104,4 +104,4 @@ def opened(path: str) -> Iterator[BinaryIO]:
         with open(path, "rb") as file:
             yield file
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+        raise PipelineError(f"{path} cannot be read: {error.strerror}") from None

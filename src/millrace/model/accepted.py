@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from millrace.model.arrow import arrow_type
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 
 How: TypeAlias = Literal["same", "wider", "checked"]
 
@@ -59,11 +59,11 @@ def _is_wider(held: pa.DataType, asked: pa.DataType, type: str) -> bool:
 
 
 def as_type(column: pa.ChunkedArray, type: str, what: str) -> pa.ChunkedArray:
-    """A column as an SQL type. Raises ModelError, which says what it is of, if it is of another."""
+    """A column as an SQL type. Raises MillraceError, which says what it is of, if it is of another."""
     how, kind = accepted(column.type, type), arrow_type(type)
     if how is None:
-        raise ModelError(f"{what} is {column.type}, which is not read as {type}")
+        raise PipelineError(f"{what} is {column.type}, which is not read as {type}")
     try:
         return column if kind is None else column.cast(kind)
     except pa.ArrowInvalid as error:
-        raise ModelError(f"{what} is {column.type}, and holds what is no {type}: {error}") from None
+        raise PipelineError(f"{what} is {column.type}, and holds what is no {type}: {error}") from None

@@ -26,6 +26,7 @@ from typing import Any, ClassVar, TypeAlias
 from millrace.model.errors import NoValueError, because, refuse
 from millrace.model.schema import UNKNOWN, is_integer, is_numeric
 from millrace.model.types import digits_of
+from millrace.model.version import check_version
 
 Partial: TypeAlias = Any
 Values: TypeAlias = tuple[Any, ...]
@@ -392,6 +393,7 @@ class Fold(Aggregate):
     join: Callable[[Any, Any], Any] | None = None
     answer: Callable[[Any], Any] | None = None
     type: str = "UNKNOWN"
+    version: str | None = None
     name: ClassVar[str] = "fold"
 
     @property
@@ -510,15 +512,17 @@ def fold(
     merge: Callable[[Any, Any], Any] | None = None,
     result: Callable[[Any], Any] | None = None,
     type: str = "UNKNOWN",
+    version: str | None = None,
 ) -> Fold:
     """An aggregate of your own: `fold("v", 1, lambda product, v: product * v)`.
 
-    Give `merge`, which puts two states together, to use it in session windows.
+    Give `merge`, which puts two states together, to use it in session windows. A checkpoint refuses to go on with
+    functions whose code has changed; give a `version` to say yourself when they compute something else.
     """
     for what, function in (("add", add), ("merge", merge), ("result", result)):
         if function is not None and not callable(function):
             raise refuse(f"{what}= of fold() must be a function, not {function!r}")
-    return Fold(_expression(column, "fold"), start, add, merge, result, type)
+    return Fold(_expression(column, "fold"), start, add, merge, result, type, check_version(version))
 
 
 def sort_key(value: Any) -> tuple[bool, Any]:

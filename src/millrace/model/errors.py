@@ -1,11 +1,13 @@
-"""The one error a user's own mistake raises, and where in their code they made it."""
+"""The errors that a user reads: what is wrong, what to do, and the line of their code."""
 
 import difflib
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,21 +21,86 @@ class Place:
         return f"{Path(self.file).name}:{self.line}"
 
 
-class ModelError(ValueError):
-    """A pipeline, a transcript or a row that cannot be what was meant.
+NOTHING_LOST = "nothing was lost: mend that, and run again"
+"""The advice after a write that failed as a whole."""
 
-    `message` says what is wrong and what to do; it is meant to be printed as it is, without a
-    stack trace. `place` is the line of the user's code, where there is one.
+
+class Kind(StrEnum):
+    """What an error is about. The command line maps it to an exit code, HTTP to a status."""
+
+    MISTAKE = "mistake"
+    NOT_FOUND = "not-found"
+    MACHINE = "machine"
+    CORRUPT = "corrupt"
+    CONFLICT = "conflict"
+    UNKNOWN = "unknown"
+    """A failure that Millrace has no explanation for."""
+
+
+class MillraceError(Exception):
+    """The base of all errors that Millrace raises for a user to read.
+
+    `problem` says what is wrong, `advice` what to do about it, and `place` is the line of the user's code, where
+    there is one. The text is one message without a stack trace: "place: problem; advice". The base itself stands for
+    a failure that Millrace has no explanation for.
     """
 
-    def __init__(self, message: str, place: Place | None = None) -> None:
-        super().__init__(f"{place}: {message}" if place else message)
-        self.message = message
-        self.place = place
+    kind: ClassVar[Kind] = Kind.UNKNOWN
+
+    def __init__(self, problem: str, advice: str | None = None, place: Place | None = None) -> None:
+        # The arguments as they are: pickle calls the class with them again.
+        super().__init__(problem, advice, place)
+        self.problem, self.advice, self.place = problem, advice, place
+
+    @property
+    def message(self) -> str:
+        """The problem and the advice, without the place."""
+        return self.problem if self.advice is None else f"{self.problem}; {self.advice}"
+
+    def __str__(self) -> str:
+        return self.message if self.place is None else f"{self.place}: {self.message}"
 
 
-class MachineError(ModelError):
-    """A disk or a server that does not do what it should. What was asked may be right, and be asked again."""
+class PipelineError(MillraceError, ValueError):
+    """A mistake in what the user wrote: a pipeline, a transcript, a query, an option, a record."""
+
+    kind = Kind.MISTAKE
+
+
+class NotFoundError(MillraceError):
+    """A topic, a view, a file, a checkpoint or a pipeline that does not exist."""
+
+    kind = Kind.NOT_FOUND
+
+    def __init__(self, problem: str, advice: str, place: Place | None = None) -> None:
+        super().__init__(problem, advice, place)
+
+
+class MachineError(MillraceError):
+    """A disk, a network, a server or a lock that is in the way. The same request may succeed later."""
+
+    kind = Kind.MACHINE
+
+    def __init__(self, problem: str, advice: str, place: Place | None = None) -> None:
+        super().__init__(problem, advice, place)
+
+
+class CorruptError(MillraceError):
+    """Stored data that is damaged, or that contradicts itself."""
+
+    kind = Kind.CORRUPT
+
+    def __init__(self, problem: str, advice: str, place: Place | None = None) -> None:
+        super().__init__(problem, advice, place)
+
+
+class ConflictError(MillraceError):
+    """Something that exists already, or two things that do not belong together: a checkpoint of another pipeline."""
+
+    kind = Kind.CONFLICT
+
+    def __init__(self, problem: str, advice: str, place: Place | None = None) -> None:
+        super().__init__(problem, advice, place)
 
 
 class NoValueError(ValueError):
@@ -57,27 +124,42 @@ def caller() -> Place:
     return Place(frame.f_code.co_filename, frame.f_lineno)
 
 
-def refuse(message: str, place: Place | None = None) -> ModelError:
-    """An error that opens with the user's file and line, to be raised by whoever found it."""
-    return ModelError(message, place or caller())
+def refuse(problem: str, place: Place | None = None, advice: str | None = None) -> PipelineError:
+    """An error that opens with the user's file and line, for the caller to raise."""
+    return PipelineError(problem, advice, place or caller())
 
 
 @contextmanager
 def at_place(place: Place) -> Iterator[None]:
-    """Let what is refused inside name this place: that of a thing built earlier."""
+    """Give errors raised inside this place: that of a node built earlier."""
     try:
         yield
-    except ModelError as error:
-        raise ModelError(error.message, place) from None
+    except MillraceError as error:
+        raise type(error)(error.problem, error.advice, place) from None
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """Say that a name is not known, what would be, and which of them was probably meant."""
     names = [str(each) for each in known]
+    meant = _closest(name, names)
+    guess = "" if meant is None else f"; did you mean {meant!r}?"
+    return f"unknown {what} {str(name)!r}{guess} (known: {', '.join(names) or 'none'})"
+
+
+def not_found(what: str, name: object, known: Iterable[str], advice: str) -> NotFoundError:
+    """An error for a name that is not known, with the name that was probably meant as the first advice."""
+    names = [str(each) for each in known]
+    meant = _closest(name, names)
+    listed = f"(known: {', '.join(names) or 'none'})"
+    if meant is None:
+        return NotFoundError(f"unknown {what} {str(name)!r} {listed}", advice)
+    return NotFoundError(f"unknown {what} {str(name)!r}", f"did you mean {meant!r}? {listed}; {advice}")
+
+
+def _closest(name: object, names: Iterable[str]) -> str | None:
     by_lower = {each.lower(): each for each in names}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.7)
-    guess = f"; did you mean {by_lower[close[0]]!r}?" if close else ""
-    return f"unknown {what} {str(name)!r}{guess} (known: {', '.join(names) or 'none'})"
+    return by_lower[close[0]] if close else None
 
 
 def shown(value: object) -> str:

@@ -20,6 +20,11 @@ class FileSink:
     path: str
     format: str
 
+    @property
+    def id(self) -> str:
+        """State and commits are stored under this id."""
+        return f"files {self.path}"
+
     def __str__(self) -> str:
         return f"{self.format} files in {self.path}"
 
@@ -29,6 +34,11 @@ class TopicSink:
     """A topic of the log; panes carry their diff."""
 
     topic: str
+
+    @property
+    def id(self) -> str:
+        """State and commits are stored under this id."""
+        return f"topic {self.topic}"
 
     def __str__(self) -> str:
         return f"topic {self.topic}"
@@ -41,6 +51,11 @@ class TableSink:
     path: str
     table: str
 
+    @property
+    def id(self) -> str:
+        """State and commits are stored under this id."""
+        return f"table {self.path} {self.table}"
+
     def __str__(self) -> str:
         return f"table {self.table} in {self.path}"
 
@@ -50,9 +65,15 @@ class FunctionSink:
     """A function of the user's, called with the rows of each micro-batch and its id."""
 
     function: Callable[[list[Mapping[str, Any]], int], None]
+    name: str
+
+    @property
+    def id(self) -> str:
+        """State and commits are stored under this id."""
+        return f"function {self.name}"
 
     def __str__(self) -> str:
-        return f"function {getattr(self.function, '__name__', 'without a name')}"
+        return self.id
 
 
 Sink: TypeAlias = FileSink | TableSink | TopicSink | FunctionSink
@@ -98,13 +119,21 @@ class Pipeline:
     @property
     def sources(self) -> tuple[Source, ...]:
         """Every source the pipeline reads, once."""
+        return tuple(dict.fromkeys(source for stream in self.streams for source in sources(stream)))
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """The stream of each view and sink."""
         read = [query.stream for query in self.views.values()]
         read += [output.of if isinstance(output.of, Stream) else output.of.stream for output in self.sinks]
-        return tuple(dict.fromkeys(source for stream in read for source in sources(stream)))
+        return tuple(read)
 
-    def explain(self) -> str:
-        """The flow as text."""
-        return explain.as_text(self)
+    def explain(self, *, statements: bool = False) -> str:
+        """The plan as text: the flow of each output and how it runs; with `statements`, also the SQL."""
+        # The model knows nothing of plans; this method is a shortcut for people.
+        from millrace.plan.explain import explain as explained
+
+        return explained(self, statements=statements)
 
     def __str__(self) -> str:
         return self.explain()
@@ -141,11 +170,14 @@ def to_topic(topic: str) -> TopicSink:
     return TopicSink(topic)
 
 
-def to_function(function: Callable[[list[Mapping[str, Any]], int], None]) -> FunctionSink:
-    """Call a function with the rows of each micro-batch and its id."""
+def to_function(function: Callable[[list[Mapping[str, Any]], int], None], name: str | None = None) -> FunctionSink:
+    """Call a function with the rows of each micro-batch and its id.
+
+    The checkpoint knows the sink by `name`, which is the function's own if you give none.
+    """
     if not callable(function):
         raise refuse(f"to_function() takes a function of (rows, batch id), not {shown(function)}")
-    return FunctionSink(function)
+    return FunctionSink(function, name or str(getattr(function, "__name__", type(function).__name__)))
 
 
 def send(of: Stream | Query, sink: Sink) -> Output:

@@ -12,7 +12,7 @@ from millrace.model.pane import Mode, Pane
 from millrace.model.schema import Column, Schema
 from millrace.model.stream import EventTime, Stream, find_event_time, no_method
 from millrace.model.trigger import Trigger, default, is_trigger
-from millrace.model.window import Count, Global, Session, Window, Windowing
+from millrace.model.window import CountWindow, Global, Session, Window, Windowing
 
 if TYPE_CHECKING:
     from millrace.model.pipeline import Output, Sink
@@ -58,9 +58,9 @@ class Windowed:
         allowed = parse_duration(lateness, "lateness")
         if isinstance(windowing, Global):
             allowed = 0  # it closes when the input is over, and nothing is late then
-        if allowed and isinstance(windowing, Count):
+        if allowed and isinstance(windowing, CountWindow):
             raise refuse("lateness on a count window means nothing: it does not go by event time; leave it out")
-        if not isinstance(windowing, Global | Count) and find_event_time(self.stream) is None:
+        if not isinstance(windowing, Global | CountWindow) and find_event_time(self.stream) is None:
             raise refuse(f"{windowing} goes by event time; call .event_time(column, delay=...) before it")
         return replace(self, windowing=windowing, lateness=allowed)
 
@@ -174,7 +174,7 @@ class Query:
     def schema(self) -> Schema:
         """The columns of the answers: keys, window, aggregates."""
         keys = tuple(Column(name, self.stream.schema.type_of(name)) for name in self.keys)
-        ordinal = isinstance(self.windowing, Count)
+        ordinal = isinstance(self.windowing, CountWindow)
         bounds = (Column(column.name, "BIGINT" if ordinal else column.type) for column in WINDOW_COLUMNS)
         return Schema((*keys, *bounds, *(computed.column for computed in self.computed)))
 
@@ -208,9 +208,9 @@ class Query:
 
     def explain(self) -> str:
         """The flow as text."""
-        from millrace.model.explain import query_as_text
+        from millrace.model.explain import flow_as_text
 
-        return query_as_text(self)
+        return flow_as_text(self)
 
     def row(self, pane: Pane) -> dict[str, Any]:
         """A pane as a row: the columns of `schema`, then what is known of the pane itself."""
@@ -220,7 +220,7 @@ class Query:
 
     def bounds(self, window: Window) -> tuple[Any, Any]:
         """Where a window starts and ends, as answers show it."""
-        if isinstance(self.windowing, Count):
+        if isinstance(self.windowing, CountWindow):
             return window.start, window.end
         if isinstance(self.windowing, Global):
             return None, None

@@ -13,7 +13,7 @@ ready (`ready`) and what a firing does to it (`fire`). The windows follow, in `R
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 from millrace.model.aggregate import Aggregate, Fold
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME, Moment, to_instant, to_micros
@@ -36,7 +36,7 @@ from millrace.model.trigger import (
     Watermark,
     parts_of,
 )
-from millrace.model.window import Count, Custom, Row, Session, Window
+from millrace.model.window import CountWindow, Custom, Row, Session, Window
 
 Key: TypeAlias = tuple[Any, ...]
 
@@ -106,6 +106,8 @@ def ready(trigger: Trigger, arm: Arm, look: Look) -> bool:
             return ready(parts[place], arm.parts[place], look)
         case Until(part, end):
             return ready(end, arm.parts[1], look) or ready(part, arm.parts[0], look)
+        case never:
+            assert_never(never)
 
 
 def fire(trigger: Trigger, arm: Arm, look: Look) -> Arm:
@@ -139,8 +141,10 @@ def fire(trigger: Trigger, arm: Arm, look: Look) -> Arm:
             if ready(end, arm.parts[1], look):
                 return replace(arm, finished=True)
             return replace(arm, parts=(fire(part, arm.parts[0], look), arm.parts[1]))
-        case _:
+        case Every() | Never():
             return arm  # every() re-arms itself; never() does not get here
+        case never:
+            assert_never(never)
 
 
 def merged(arms: Sequence[Arm], closed: bool) -> Arm:
@@ -292,7 +296,7 @@ class Reference:
         windowing = self.query.windowing
         if isinstance(windowing, Custom):
             return element.windows
-        if not isinstance(windowing, Count):
+        if not isinstance(windowing, CountWindow):
             return windowing.assign(element.at, row)
         # Rule 10: in order of arrival, so a group is known by its ordinal.
         ordinal = self._arrived.get(key, 0) // windowing.size
@@ -340,11 +344,11 @@ class Reference:
         return self._watermark >= window.end
 
     def _expired(self, window: Window) -> bool:
-        return not isinstance(self.query.windowing, Count) and self._watermark > window.end + self.query.lateness
+        return not isinstance(self.query.windowing, CountWindow) and self._watermark > window.end + self.query.lateness
 
     def _look(self, key: Key, group: Group) -> Look:
         first = min((element.arrival for element in group.new), default=0)
-        if isinstance(self.query.windowing, Count):
+        if isinstance(self.query.windowing, CountWindow):
             # Rule 10: being full is what closes a group, and nothing can come after that.
             full = self._arrived[key] >= group.window.end * self.query.windowing.size
             over = full or self._watermark == END_OF_TIME

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
 from math import isnan, nan
-from typing import Any
+from typing import Any, assert_never
 
 from millrace.model.aggregate import sort_key
 from millrace.model.duration import BEGINNING_OF_TIME, to_instant
-from millrace.model.errors import ModelError, at_place, refuse, shown, unknown
+from millrace.model.errors import MillraceError, at_place, refuse, shown, unknown
 from millrace.model.evaluate import RowError, check_known, evaluate
 from millrace.model.expression import Expression
+from millrace.model.operators import operator_of
 from millrace.model.query import Computed
 from millrace.model.stream import (
     Dedup,
@@ -24,10 +25,12 @@ from millrace.model.stream import (
     Select,
     Source,
     Stream,
+    Union,
     Where,
     WithColumns,
     event_times,
     find_event_time,
+    node_of,
     parents,
     sources,
 )
@@ -97,23 +100,26 @@ class Rows:
         return tuple(values)
 
     def _flow(self, node: Stream, source: Source, rows: list[Row], watermark: int, now: int) -> list[Row]:
-        if isinstance(node, Source):
-            return self._fitting(node, rows) if node == source else []
         above = [row for parent in parents(node) for row in self._flow(parent, source, rows, watermark, now)]
-        match node:
+        match node_of(node):
+            case Source() as own:
+                return self._fitting(own, rows) if own == source else []
+            case Union():
+                return above
             case Where(condition=condition):
                 return [row for row in above if self.value(row, condition) is True]
             case Select(columns=columns):
                 return [made for row in above if (made := self._computed(row, columns)) is not None]
             case WithColumns(columns=columns):
                 return [{**row, **made} for row in above if (made := self._computed(row, columns)) is not None]
-            case Join():
-                return [joined for row in above for joined in self._matches(node, row)]
-            case Dedup():
-                return self._first_seen(node, above, watermark)
-            case EventTime():
-                return self._observe(node, above, now)
-        return above  # a union
+            case Join() as join:
+                return [joined for row in above for joined in self._matches(join, row)]
+            case Dedup() as dedup:
+                return self._first_seen(dedup, above, watermark)
+            case EventTime() as timed:
+                return self._observe(timed, above, now)
+            case never:
+                assert_never(never)
 
     def _fitting(self, source: Source, rows: list[Row]) -> list[Row]:
         """The rows whose values are of the types of their columns; what is missing is NULL."""
@@ -191,7 +197,7 @@ class Rows:
                         continue
                 times.append(to_instant(row[node.column]))
                 timed.append(row)
-            except ModelError as error:
+            except MillraceError as error:
                 self.dead.append(DeadLetter(row, f"event time {node.column}: {error.message}"))
         estimator, before = self._progress[id(node)]
         bundle = estimator.see(times, closes)
@@ -264,9 +270,4 @@ def _named(known: tuple[Source, ...], name: str | None) -> Source:
 def _expressions(stream: Stream) -> list[tuple[Stream, Expression]]:
     """Every row expression of a stream, with the node it belongs to."""
     above = [found for parent in parents(stream) for found in _expressions(parent)]
-    match stream:
-        case Where(condition=condition):
-            return [*above, (stream, condition)]
-        case Select(columns=columns) | WithColumns(columns=columns):
-            return [*above, *((stream, expression) for _, expression in columns)]
-    return above
+    return [*above, *((stream, expression) for expression in operator_of(stream).expressions)]

@@ -4,9 +4,9 @@ Every node is a value that is checked when it is built and remembers the user's 
 starts nothing. The methods of `Stream` each return a new node on top of the one they are called on.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 from millrace.model.duration import Duration, parse_positive
 from millrace.model.errors import Place, caller, refuse, shown, unknown
@@ -313,23 +313,48 @@ def no_method(what: str, name: str, known: Iterable[str]) -> str:
     return f"{what} has no {name}(): {unknown('method', name, [each for each in known if not each.startswith('_')])}"
 
 
-def with_sources(stream: Stream, of: Callable[[Source], Source]) -> Stream:
-    """The same stream of other sources."""
-    match stream:
-        case Source():
-            return of(stream)
-        case Union(parents=sides):
-            return replace(stream, parents=tuple(with_sources(side, of) for side in sides))
-        case Where() | Select() | WithColumns() | Dedup() | Join() | EventTime():
-            return replace(stream, parent=with_sources(stream.parent, of))
-    raise TypeError(f"{type(stream).__name__} is not a kind of stream")
+Node: TypeAlias = Source | Where | Select | WithColumns | Dedup | Union | Join | EventTime
+"""Every kind of stream. A function that matches on it ends in `assert_never`: a forgotten kind is a type error."""
+
+
+def node_of(stream: Stream) -> Node:
+    """The stream as one of the known kinds."""
+    assert isinstance(stream, Node), f"{type(stream).__name__} is not a kind of stream"
+    return stream
 
 
 def parents(stream: Stream) -> tuple[Stream, ...]:
     """The streams that a stream is made from."""
-    if isinstance(stream, Union):
-        return stream.parents
-    return () if isinstance(stream, Source) else (stream.parent,)  # type: ignore[attr-defined]
+    match node_of(stream):
+        case Source():
+            return ()
+        case Union(parents=sides):
+            return sides
+        case Where(parent) | Select(parent) | WithColumns(parent) | Dedup(parent) | Join(parent) | EventTime(parent):
+            return (parent,)
+        case never:
+            assert_never(never)
+
+
+def with_parents(stream: Stream, given: Sequence[Stream]) -> Stream:
+    """The same node on top of other streams."""
+    match node_of(stream):
+        case Source() as source:
+            return source
+        case Union() as union:
+            return replace(union, parents=tuple(given))
+        case (Where() | Select() | WithColumns() | Dedup() | Join() | EventTime()) as node:
+            (parent,) = given
+            return replace(node, parent=parent)
+        case never:
+            assert_never(never)
+
+
+def with_sources(stream: Stream, of: Callable[[Source], Source]) -> Stream:
+    """The same stream of other sources."""
+    if isinstance(stream, Source):
+        return of(stream)
+    return with_parents(stream, [with_sources(parent, of) for parent in parents(stream)])
 
 
 def sources(stream: Stream) -> tuple[Source, ...]:

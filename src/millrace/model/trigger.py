@@ -6,7 +6,7 @@ What each one means is the table in docs/transcripts.md, made executable in `ref
 """
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from millrace.model.duration import END_OF_TIME, Duration, format_duration, parse_duration, parse_positive
 from millrace.model.errors import refuse, shown
@@ -214,7 +214,21 @@ def parts_of(trigger: Trigger) -> tuple[Trigger, ...]:
             return parts
         case Until(part, end):
             return (part, end)
-    return ()
+        case Elements() | After() | Every() | Never():
+            return ()
+        case never:
+            assert_never(never)
+
+
+def waits(trigger: Trigger) -> tuple[int, ...]:
+    """The spans of processing time that a trigger measures, in microseconds: it needs a clock if there are any."""
+    match trigger:
+        case After(span) | Every(span):
+            return (span,)
+        case Elements() | Never() | Watermark() | Repeat() | AnyOf() | AllOf() | InOrder() | Until():
+            return tuple(wait for part in parts_of(trigger) for wait in waits(part))
+        case never:
+            assert_never(never)
 
 
 def may_finish(trigger: Trigger) -> bool:
@@ -228,7 +242,10 @@ def may_finish(trigger: Trigger) -> bool:
             return any(map(may_finish, parts))
         case AllOf(parts) | InOrder(parts):
             return all(map(may_finish, parts))
-    return False
+        case Every() | Repeat() | Never():
+            return False
+        case never:
+            assert_never(never)
 
 
 def is_trigger(value: object) -> bool:

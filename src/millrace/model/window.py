@@ -23,7 +23,8 @@ from millrace.model.duration import (
     to_datetime,
     to_instant,
 )
-from millrace.model.errors import ModelError, NoValueError, because, refuse, shown, unknown
+from millrace.model.errors import MillraceError, NoValueError, because, refuse, shown, unknown
+from millrace.model.version import check_version
 
 __all__ = ["all_time", "calendar", "count", "custom", "fixed", "session", "sliding"]
 
@@ -100,7 +101,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class CountWindow:
     """Groups of `size` elements of a key in order of arrival; event time plays no part."""
 
     size: int
@@ -148,6 +149,7 @@ class Custom:
     """Windows by a function of the user's: `(event time, row) -> [(start, end), ...]`."""
 
     function: Callable[[datetime, Row], Iterable[tuple[datetime, datetime]]]
+    version: str | None = None
 
     def assign(self, at: int, row: Row) -> tuple[Window, ...]:
         """What the function says, checked."""
@@ -163,7 +165,7 @@ class Custom:
         """The same. Raises NoValueError if the function raises, or says nothing to go by."""
         try:
             return self.assign(at, row)
-        except ModelError as error:
+        except MillraceError as error:
             raise NoValueError(error.message) from None
         except Exception as error:
             raise NoValueError(f"{self}: {because(error)}") from None
@@ -172,7 +174,7 @@ class Custom:
         return f"custom({getattr(self.function, '__name__', 'function')})"
 
 
-Windowing: TypeAlias = Fixed | Sliding | Session | Count | Global | Calendar | Custom
+Windowing: TypeAlias = Fixed | Sliding | Session | CountWindow | Global | Calendar | Custom
 
 
 def fixed(size: Duration, offset: Duration = "0s") -> Fixed:
@@ -199,11 +201,11 @@ def session(gap: Duration) -> Session:
     return Session(parse_positive(gap, "session gap"))
 
 
-def count(size: int) -> Count:
+def count(size: int) -> CountWindow:
     """Groups of so many elements of a key, in order of arrival."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise refuse(f"a count window holds a whole number of elements, at least 1, not {size!r}")
-    return Count(size)
+    return CountWindow(size)
 
 
 def all_time() -> Global:
@@ -223,11 +225,17 @@ def calendar(unit: str, zone: str = "UTC") -> Calendar:
     return Calendar(unit, zone)
 
 
-def custom(function: Callable[[datetime, Row], Iterable[tuple[datetime, datetime]]]) -> Custom:
-    """Windows of your own: a function of event time and row gives the spans it belongs to."""
+def custom(
+    function: Callable[[datetime, Row], Iterable[tuple[datetime, datetime]]], version: str | None = None
+) -> Custom:
+    """Windows of your own: a function of event time and row gives the spans it belongs to.
+
+    A checkpoint refuses to go on with a function whose code has changed; give a `version` to say yourself when it
+    assigns other windows.
+    """
     if not callable(function):
         raise refuse(f"custom windows take a function of (event time, row), not {shown(function)}")
-    return Custom(function)
+    return Custom(function, check_version(version))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME
 from millrace.model.pane import Mode, Timing
 from millrace.model.query import Query
-from millrace.model.window import Count, Custom, Session
+from millrace.model.window import CountWindow, Custom, Session
 from millrace.panes.arms import Armed, Bools, Ints, Look, compile_trigger
 from millrace.panes.columns import Answers, Columnar, columnar
 from millrace.panes.grouping import Grouping, group, identify, keep, lengths, offsets, pick
@@ -112,14 +112,14 @@ class Panes:
         keys = hash_keys([partials[name].chunk(0) for name in self.keys], len(partials))
         elements = partials["elements"].to_numpy()
         arrivals = state.arrivals
-        if isinstance(self.query.windowing, Count):
+        if isinstance(self.query.windowing, CountWindow):
             arrivals, owners, starts, ends = self._ordinals(state.arrivals, partials, keys, elements)
         elif isinstance(self.query.windowing, Custom):
             owners, starts, ends = _listed(partials)
         else:
             owners, starts, ends = windows_of(self.query.windowing, partials["slice"].to_numpy())
         timely = np.ones(len(owners), np.bool_)
-        if not isinstance(self.query.windowing, Count):
+        if not isinstance(self.query.windowing, CountWindow):
             timely = state.watermark <= ends + self.query.lateness
         new = self._new_rows(state, partials, keys, elements, owners[timely], starts[timely], ends[timely])
         if isinstance(self.query.windowing, Session):
@@ -241,7 +241,7 @@ class Panes:
         self, arrivals: Store, partials: pa.Table, hashes: npt.NDArray[np.uint64], elements: Ints
     ) -> tuple[Store, npt.NDArray[np.intp], Ints, Ints]:
         """Rule 10: the group of each element, by how many of its key came before it."""
-        assert isinstance(self.query.windowing, Count)
+        assert isinstance(self.query.windowing, CountWindow)
         same = identify([partials[name].chunk(0) for name in self.keys], len(partials))
         wanted = partials.select(list(self.keys)).append_column(HASH, pa.array(hashes))
         wanted = pick(wanted, same.firsts)
@@ -261,7 +261,7 @@ class Panes:
         """The groups that the passing of time may do something to, but those that were taken."""
         masks = []
         for number, segment in enumerate(state.groups.segments):
-            if isinstance(self.query.windowing, Count):
+            if isinstance(self.query.windowing, CountWindow):
                 awake = np.full(len(segment.live), watermark == END_OF_TIME)
             else:
                 end = segment.column("end")
@@ -301,7 +301,7 @@ class Panes:
 
     def _look(self, work: Work, before: int, watermark: int, clock: int) -> Look:
         control = work.control
-        if isinstance(self.query.windowing, Count):
+        if isinstance(self.query.windowing, CountWindow):
             over = (control["filled"] >= self.query.windowing.size) | (watermark == END_OF_TIME)
             return Look(control["new"], control["first"], clock, over, over, over)
         end = control["end"]

@@ -7,7 +7,7 @@ trigger at its start, so arming a part anew is clearing its bits.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from millrace.model.trigger import (
     Elements,
     Every,
     InOrder,
+    Never,
     Repeat,
     Trigger,
     Until,
@@ -122,7 +123,10 @@ class Armed:
                 ends = where & parts[1].ready(arms, look)
                 fired = parts[0].fire(arms, look, where & ~ends)
                 return _with(fired, self.finished, ends)
-        return arms  # every() re-arms itself; never() does not fire
+            case Every() | Never():
+                return arms  # every() re-arms itself; never() does not fire
+            case never:
+                assert_never(never)
 
     def _ready(self, arms: Arms, look: Look) -> Bools:
         parts = self.parts
@@ -152,7 +156,10 @@ class Armed:
                 return _some(turns)
             case Until():
                 return parts[1].ready(arms, look) | parts[0].ready(arms, look)
-        return _never(arms)
+            case Never():
+                return _never(arms)
+            case never:
+                assert_never(never)
 
     def _place(self, arms: Arms) -> npt.NDArray[np.intp]:
         """Whose turn it is of the parts of `in_order`: the first that is not finished."""

@@ -38,6 +38,7 @@ from millrace.model.aggregate import (
 )
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import NoValueError
+from millrace.model.sketch import ApproxDistinct, ApproxQuantile, ApproxTopK, SecondMoment
 from millrace.panes import wide
 from millrace.panes.arms import Bools, Ints
 from millrace.panes.floats import as_compared
@@ -400,12 +401,20 @@ _KINDS: tuple[tuple[type[Aggregate], type[Columnar]], ...] = (
     (First, Timed),
     (Collect, Listed),
     (TopK, Topped),
+    (ApproxDistinct, Opaque),
+    (ApproxQuantile, Opaque),
+    (ApproxTopK, Opaque),
+    (SecondMoment, Opaque),
+    (Fold, Opaque),
 )
 
 
 def columnar(aggregate: Aggregate) -> Columnar:
     """An aggregate in columns."""
-    return next((made for kind, made in _KINDS if isinstance(aggregate, kind)), Opaque)(aggregate)
+    for kind, made in _KINDS:
+        if isinstance(aggregate, kind):
+            return made(aggregate)
+    raise TypeError(f"{type(aggregate).__name__} has no columns; add it to panes.columns")
 
 
 def _zero(type: pa.DataType) -> pa.Scalar:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.model.errors import NoValueError
-from millrace.model.window import Count, Custom, Row, Window, Windowing
+from millrace.model.window import CountWindow, Custom, Row, Window, Windowing
 from millrace.panes.advance import Panes
 from millrace.panes.arms import Ints
 from millrace.panes.columns import RowsFailedError
@@ -55,9 +55,9 @@ def lift(
         assert windows is not None
         columns["starts"], columns["ends"] = windows
         return pa.table(columns)
-    if isinstance(windowing, Count) or not all(each.aggregate.mergeable for each in panes.aggregates):
+    if isinstance(windowing, CountWindow) or not all(each.aggregate.mergeable for each in panes.aggregates):
         # These depend on the order of arrival: every element is a partial of its own.
-        if not isinstance(windowing, Count):
+        if not isinstance(windowing, CountWindow):
             columns["slice"] = pa.array(slice_of(windowing, at))
         return pa.table(columns)
     slices = slice_of(windowing, at)

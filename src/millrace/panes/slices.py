@@ -4,7 +4,7 @@ The edge aggregates each element once, into its slice; here a slice becomes the 
 For fixed and calendar windows a slice is the window itself. For sessions it is a single instant.
 """
 
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,8 @@ def slice_of(windowing: Sliced, at: Ints) -> Ints:
         case Calendar():
             starts, _ = _calendar(windowing, at)
             return starts
+        case never:
+            assert_never(never)
 
 
 def windows_of(windowing: Sliced, slices: Ints) -> tuple[npt.NDArray[np.intp], Ints, Ints]:
@@ -53,6 +55,8 @@ def windows_of(windowing: Sliced, slices: Ints) -> tuple[npt.NDArray[np.intp], I
         case Calendar():
             starts, ends = _calendar(windowing, slices)
             return rows, starts, ends
+        case never:
+            assert_never(never)
 
 
 def _calendar(windowing: Calendar, at: Ints) -> tuple[Ints, Ints]:

@@ -11,10 +11,10 @@ from millrace.eventlog.topics import Log
 from millrace.model.inputs import log as topic
 from millrace.model.pipeline import Pipeline
 from millrace.running.run import Home, How, follow
+from millrace.running.views import KeptViews
 from millrace.sources.collect import chunks
 from millrace.spark.progress import BatchProgress
 from millrace.testing import yahoo
-from millrace.views.kept import KeptViews
 from millrace.views.store import open_store
 
 _FILE = 200_000

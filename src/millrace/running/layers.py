@@ -22,7 +22,7 @@ from millrace.eventlog.topics import Log
 from millrace.formats.texts import as_texts
 from millrace.model.aggregate import max_
 from millrace.model.duration import to_datetime, to_instant
-from millrace.model.errors import ModelError, refuse
+from millrace.model.errors import PipelineError, refuse
 from millrace.model.inputs import ARCHIVE
 from millrace.model.pane import Mode
 from millrace.model.pipeline import Pipeline
@@ -32,8 +32,8 @@ from millrace.model.watermark import BoundedDelay
 from millrace.model.window import Calendar, Fixed, Sliding, all_time
 from millrace.running.ending import told_to_end
 from millrace.running.run import Home, typed, unless_told
+from millrace.running.views import KeptViews, lookups, read_boundary, serving
 from millrace.spark.writers import Commit
-from millrace.views.kept import KeptViews, lookups, read_boundary, serving
 from millrace.views.store import Store, open_store
 
 _STEP = 500_000
@@ -53,7 +53,7 @@ def _run(pipeline: Pipeline, home: Home, told: Sequence[int]) -> str:
     pipeline = typed(pipeline, home)
     archived = [source for source in pipeline.sources if ARCHIVE in dict(source.options)]
     if not archived or len(archived) < len(pipeline.sources):
-        raise ModelError("the batch layer needs every source to be layers(batch=files(...), speed=log(...))")
+        raise PipelineError("the batch layer needs every source to be layers(batch=files(...), speed=log(...))")
     delays = {name: _delay(name, query) for name, query in pipeline.views.items()}
     added = sum(archive(Log(home.log), source) for source in archived)
     asked = {
@@ -94,7 +94,9 @@ def archive(log: Log, source: Source) -> int:
     for partition, (start, end) in enumerate(zip(log.starts(source.name), log.ends(source.name), strict=True)):
         begin = _archived(folder, source.name, partition)
         if begin is not None and begin < start:
-            raise ModelError(f"offsets {begin} to {start - 1} of {source.name}/{partition} are gone and not archived")
+            raise PipelineError(
+                f"offsets {begin} to {start - 1} of {source.name}/{partition} are gone and not archived"
+            )
         for first in range(start if begin is None else begin, end, _STEP):
             last = min(end, first + _STEP)
             texts = as_texts(log.read(source.name, partition, first, last)["value"].combine_chunks())

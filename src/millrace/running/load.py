@@ -6,17 +6,17 @@ import sys
 import traceback
 from pathlib import Path
 
-from millrace.model.errors import ModelError, unknown
+from millrace.model.errors import MillraceError, PipelineError, unknown
 from millrace.model.pipeline import Pipeline
 
 
 def load(file: Path, name: str | None = None) -> Pipeline:
     """The pipeline in a Python file; of several, the one of that name."""
     if not file.is_file():
-        raise ModelError(f"there is no file {file}")
+        raise PipelineError(f"there is no file {file}")
     spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
     if spec is None or spec.loader is None:
-        raise ModelError(f"{file} is not a Python file")
+        raise PipelineError(f"{file} is not a Python file")
     folder = str(file.resolve().parent)
     sys.path.insert(0, folder)
     # Spark's workers import what the file imports from beside it.
@@ -25,18 +25,18 @@ def load(file: Path, name: str | None = None) -> Pipeline:
     sys.modules[file.stem] = module
     try:
         spec.loader.exec_module(module)
-    except ModelError:
+    except MillraceError:
         raise
     except SyntaxError as error:
-        raise ModelError(f"{Path(error.filename or file).name}:{error.lineno}: {error.msg}") from None
+        raise PipelineError(f"{Path(error.filename or file).name}:{error.lineno}: {error.msg}") from None
     except Exception as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == spec.origin]
-        raise ModelError(f"{file.name}:{(lines or [1])[-1]}: {type(error).__name__}: {error}") from error
+        raise PipelineError(f"{file.name}:{(lines or [1])[-1]}: {type(error).__name__}: {error}") from error
     found = {value.name: value for value in vars(module).values() if isinstance(value, Pipeline)}
     if not found:
-        raise ModelError(f"{file} holds no pipeline; make one: charts = Pipeline('charts', views={{...}})")
+        raise PipelineError(f"{file} holds no pipeline; make one: charts = Pipeline('charts', views={{...}})")
     if name is None and len(found) > 1:
-        raise ModelError(f"{file} holds several pipelines; choose one with --pipeline: {', '.join(found)}")
+        raise PipelineError(f"{file} holds several pipelines; choose one with --pipeline: {', '.join(found)}")
     if name is not None and name not in found:
-        raise ModelError(unknown("pipeline", name, tuple(found)))
+        raise PipelineError(unknown("pipeline", name, tuple(found)))
     return found[name] if name is not None else next(iter(found.values()))

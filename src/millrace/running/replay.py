@@ -13,15 +13,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from millrace.eventlog.topics import Log
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 from millrace.model.pipeline import Pipeline
+from millrace.plan.compile import compile
 from millrace.running.ending import told_to_end
 from millrace.running.run import Home, How, follow, typed
 from millrace.running.status import is_locked
+from millrace.running.views import KeptViews, serving, shapes_of
 from millrace.spark.checkpoint import Checkpoint
-from millrace.spark.outputs import check_places, parts_of
+from millrace.spark.outputs import check_places
 from millrace.spark.progress import BatchProgress
-from millrace.views.kept import KeptViews, serving, shapes_of
 from millrace.views.store import NoViewsError, State, Store, open_store
 
 _AT_BATCH_SPEED = "30s"
@@ -32,7 +33,7 @@ def replay(console: Console, pipeline: Pipeline, home: Home, how: How) -> str:
     """Recompute, catch up, and swap; what was done, in a line."""
     check_places(pipeline, {}, home.log)
     if not pipeline.views:
-        raise ModelError(f"pipeline {pipeline.name} has no views to compute again")
+        raise PipelineError(f"pipeline {pipeline.name} has no views to compute again")
     with told_to_end() as told, closing(open_store(home.store)) as store:
         return _replay(console, store, typed(pipeline, home), home, how, told)
 
@@ -85,6 +86,6 @@ def _unfinished(store: Store, pipeline: Pipeline, home: Home) -> int | None:
     except NoViewsError:  # nothing was ever run
         return None
     for each in known:
-        if each.state is State.FILLING and Checkpoint(home.generation(each.number)).is_of(parts_of(pipeline)):
+        if each.state is State.FILLING and Checkpoint(home.generation(each.number)).is_of(compile(pipeline)):
             return each.number
     return None

@@ -17,11 +17,11 @@ from millrace.model.pipeline import Pipeline
 from millrace.running.ending import told_to_end
 from millrace.running.shown import Shown, many
 from millrace.running.status import note
+from millrace.running.views import KeptViews, lookups, serving
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.outputs import check_places
 from millrace.spark.progress import BatchProgress
 from millrace.spark.writers import parse_guarantee
-from millrace.views.kept import KeptViews, lookups, serving
 from millrace.views.store import open_store
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def behind(pipeline: str, log: Log | None, topics: Iterable[str] | None = None) 
     if log is None:
         return None
     lags = [log.lag(topic) for topic in ([each.name for each in log.topics()] if topics is None else topics)]
-    mine = [lag for each in lags for reader, lag in each.items() if reader.partition(", ")[0] == pipeline]
+    mine = [lag for each in lags for group, lag in each.items() if group == pipeline]
     return max(mine, default=None)
 
 

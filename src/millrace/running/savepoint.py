@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from millrace.eventlog.durable import write_whole
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 
 _ORDER = (
     "millrace.json", "begun", "spark/commits", "spark/metadata", "spark/offsets", "spark/sources", "sources", "tables",
@@ -26,7 +26,7 @@ _GENERATION = "generation"
 def save(checkpoint: Path, to: Path, generation: int = 1) -> None:
     """Copy the checkpoint that fills a generation of the views. Refuses a place that is taken."""
     if not (checkpoint / "millrace.json").exists():
-        raise ModelError(f"there is no checkpoint in {checkpoint}; run the pipeline first, or name it: --checkpoint")
+        raise PipelineError(f"there is no checkpoint in {checkpoint}; run the pipeline first, or name it: --checkpoint")
     to.parent.mkdir(parents=True, exist_ok=True)
     _copy(checkpoint, to, f"there is a savepoint {to} already; choose another name", {_GENERATION: generation})
 
@@ -37,10 +37,10 @@ def start_from(savepoint: Path, checkpoint: Path, generation: int = 1) -> None:
     Refuses one that filled another generation of the views than the one that is served.
     """
     if not (savepoint / "millrace.json").exists():
-        raise ModelError(f"{savepoint} is not a savepoint; make one: millrace savepoint FILE")
+        raise PipelineError(f"{savepoint} is not a savepoint; make one: millrace savepoint FILE")
     filled = json.loads((savepoint / "millrace.json").read_text(encoding="utf-8")).get(_GENERATION, generation)
     if filled != generation:
-        raise ModelError(
+        raise PipelineError(
             f"savepoint {savepoint} goes with generation {filled} of the views, but {generation} is what is read; go "
             "back to it with millrace replay FILE --rollback, or name another store"
         )
@@ -50,7 +50,7 @@ def start_from(savepoint: Path, checkpoint: Path, generation: int = 1) -> None:
 
 def _copy(source: Path, to: Path, taken: str, about: Mapping[str, object]) -> None:
     if to.exists():
-        raise ModelError(taken)
+        raise PipelineError(taken)
     beside = to.with_name(f".{to.name}.part")
     for attempt in range(_ATTEMPTS):
         shutil.rmtree(beside, ignore_errors=True)

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 
 from millrace.eventlog.topics import Log
-from millrace.model.errors import MachineError, ModelError
+from millrace.model.errors import Kind, MillraceError, PipelineError
 from millrace.model.plain import to_json
 from millrace.server.asked import asked_of
 from millrace.server.body import records_of
@@ -23,7 +23,17 @@ MOST = 64 << 20
 _RETRY_SECONDS = 1
 
 
-class TooMuchError(Exception):
+STATUSES = {
+    Kind.UNKNOWN: 500,
+    Kind.MISTAKE: 400,
+    Kind.NOT_FOUND: 404,
+    Kind.MACHINE: 503,
+    Kind.CORRUPT: 500,
+    Kind.CONFLICT: 409,
+}
+
+
+class TooMuchError(PipelineError):
     """A body that is too long."""
 
 
@@ -47,22 +57,17 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
     app = FastAPI(title="Millrace", docs_url="/docs", redoc_url=None)
     collector = Collector(log, marks or Marks(), time.monotonic)
 
-    @app.exception_handler(ModelError)
-    async def refused(request: Request, error: ModelError) -> Response:
-        return _error(404 if error.message.startswith("unknown") else 400, error.message)
-
-    @app.exception_handler(MachineError)
-    async def failed(request: Request, error: MachineError) -> Response:
-        return _error(503, error.message, retry=True)
+    @app.exception_handler(MillraceError)
+    async def failed(request: Request, error: MillraceError) -> Response:
+        return _error(STATUSES[error.kind], error)
 
     @app.exception_handler(BusyError)
     async def busy(request: Request, error: BusyError) -> Response:
-        said = "the pipelines that read this topic are too far behind; try again in a while"
-        return _error(429, said, retry=True)
+        return _error(429, error)
 
     @app.exception_handler(TooMuchError)
     async def too_much(request: Request, error: TooMuchError) -> Response:
-        return _error(413, f"a request may bring {MOST:,} bytes; send the records in several")
+        return _error(413, error)
 
     @app.post("/topics/{topic}")
     async def append(
@@ -73,7 +78,7 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
         millrace_sequence: int | None = Header(None, description="The number of this request, one more each time."),
     ) -> dict[str, Any]:
         if (millrace_producer is None) != (millrace_sequence is None):
-            raise ModelError("Millrace-Producer and Millrace-Sequence go together; give both or none")
+            raise PipelineError("Millrace-Producer and Millrace-Sequence go together; give both or none")
         kind = request.headers.get("content-type", "application/json")
         values = await asyncio.to_thread(records_of, await _body(request), kind)
         keys = None if key is None else await asyncio.to_thread(keys_of, values, key)
@@ -130,7 +135,7 @@ def _query_of(body: bytes) -> SqlQuery:
     except ValidationError as error:
         wrong = error.errors()[0]
         where = f"{wrong['loc'][0]}: " if wrong["loc"] else ""
-        raise ModelError(f'POST /query takes {{"sql": "SELECT ..."}}, but {where}{wrong["msg"]}') from None
+        raise PipelineError(f'POST /query takes {{"sql": "SELECT ..."}}, but {where}{wrong["msg"]}') from None
 
 
 def _json(content: Any) -> Response:
@@ -143,9 +148,12 @@ async def _body(request: Request) -> bytes:
     async for part in request.stream():
         body += part
         if len(body) > MOST:
-            raise TooMuchError
+            raise TooMuchError(f"a request may bring {MOST:,} bytes", "send the records in several")
     return bytes(body)
 
 
-def _error(status: int, message: str, retry: bool = False) -> JSONResponse:
-    return JSONResponse({"error": message}, status, {"Retry-After": str(_RETRY_SECONDS)} if retry else None)
+def _error(status: int, error: MillraceError) -> JSONResponse:
+    """The place is left out: it is a line of the server's own code, or of a file that the client does not have."""
+    told = {"error": error.message, "problem": error.problem, "advice": error.advice, "kind": error.kind}
+    headers = {"Retry-After": str(_RETRY_SECONDS)} if error.kind is Kind.MACHINE else None
+    return JSONResponse(told, status, headers)

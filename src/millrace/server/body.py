@@ -6,7 +6,7 @@ import duckdb
 import pyarrow as pa
 
 from millrace.formats.duck import asked
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 from millrace.sources.collect import first_misfit
 from millrace.sources.files import lines
 
@@ -22,7 +22,7 @@ def records_of(body: bytes, content_type: str) -> pa.Array:
         values = _members(_text(body))
     wrong = first_misfit(values)
     if wrong is not None:
-        raise ModelError(f"record {wrong + 1} of the body is not a JSON object; none was kept")
+        raise PipelineError(f"record {wrong + 1} of the body is not a JSON object; none was kept")
     return values
 
 
@@ -32,14 +32,14 @@ def _members(text: str) -> pa.Array:
     try:
         return asked("SELECT unnest(json_extract(?, '$[*]'))::VARCHAR AS value", {}, [text])["value"].combine_chunks()
     except duckdb.Error:
-        raise ModelError(f"the body is not JSON: {_reason(text)}; none was kept") from None
+        raise PipelineError(f"the body is not JSON: {_reason(text)}; none was kept") from None
 
 
 def _text(body: bytes) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError:
-        raise ModelError("the body is not text in UTF-8; none was kept") from None
+        raise PipelineError("the body is not text in UTF-8; none was kept") from None
 
 
 def _reason(text: str) -> str:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from millrace.eventlog.topics import Log
+from millrace.model.errors import MachineError
 from millrace.server.gate import Gate, Marks
 
 _FRESH = 0.2
 """For how many seconds a lag that was looked up is believed."""
 
 
-class BusyError(Exception):
+class BusyError(MachineError):
     """The readers of a topic are too far behind."""
 
 
@@ -47,7 +48,7 @@ class Collector:
         """Append; when this returns, the records are on the disk. Raises BusyError if the topic is closed."""
         await asyncio.to_thread(self._log.topic, topic)
         if not self._gate.admits(topic, await self._lag(topic)):
-            raise BusyError
+            raise BusyError("the pipelines that read this topic are too far behind", "try again in a while")
         if producer is not None:  # an append with a name is one of its own
             await asyncio.to_thread(self._log.append, topic, values, keys, producer=producer, sequence=sequence)
             return

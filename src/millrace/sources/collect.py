@@ -13,7 +13,7 @@ from millrace.formats.csvfile import opened, read_csv
 from millrace.formats.duck import asked
 from millrace.formats.texts import as_texts
 from millrace.formats.typed import pointer
-from millrace.model.errors import ModelError, unknown
+from millrace.model.errors import PipelineError, unknown
 from millrace.sources.files import lines
 
 FORMATS = ("json", "csv")
@@ -35,9 +35,9 @@ class Chunk:
 def chunks(path: str, format: str) -> Iterator[Chunk]:
     """The records of a file; `-` is what comes in. Refuses a file that cannot be read."""
     if format not in FORMATS:
-        raise ModelError(unknown("format", format, FORMATS))
+        raise PipelineError(unknown("format", format, FORMATS))
     if path != "-" and not Path(path).is_file():
-        raise ModelError(f"there is no file {path}")
+        raise PipelineError(f"there is no file {path}")
     yield from _csv(path) if format == "csv" else _json(path)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from millrace.eventlog.durable import write_whole
 from millrace.eventlog.topics import Log
 from millrace.formats.texts import as_texts
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 from millrace.model.stream import Source
 from millrace.sources.admission import Admission, share
 from millrace.sources.bundle import Bundle
@@ -23,13 +23,15 @@ class Feed:
     """A topic, by position: an offset for each partition."""
 
     def __init__(
-        self, source: Source, log: str, journal: Path, reader: str | None, target: float, clock: Callable[[], float]
-    ) -> None:
+        self, source: Source, log: str, journal: Path, target: float, clock: Callable[[], float],
+        group: str | None = None, member: str = "",
+    ) -> None:  # fmt: skip
         """Start where the journal says, which is written the first time.
 
-        The log is told how far the reader of this name has come, and holds producers up that are too far ahead of it.
+        A consumer group reports its offsets to the log, which makes producers wait that are too far ahead of it.
         """
-        self._source, self._path, self._journal, self._reader = source, log, journal, reader
+        self._source, self._path, self._journal = source, log, journal
+        self._group, self._member = group, member
         self._log = Log(log)
         self._log.topic(source.name)
         self._admission = Admission(target)
@@ -56,8 +58,8 @@ class Feed:
         ends = self.end()
         self._check(at, ends)
         ends = ends if until is None else until
-        if self._reader is not None and at != self._reported:
-            self._log.report(self._reader, self._source.name, at)
+        if self._group is not None and at != self._reported:
+            self._log.report(self._group, self._source.name, at, self._member)
             self._reported = at
         waiting = [max(0, end - offset) for end, offset in zip(ends, at, strict=True)]
         taken = share(waiting, self._admission.limit)
@@ -92,7 +94,7 @@ class Feed:
         topic = self._source.name
         is_another = self._log.id_of(topic) != self._begun()["topic"] or len(at) != len(ends)
         if is_another or any(end < offset for offset, end in zip(at, ends, strict=True)):
-            raise ModelError(
+            raise PipelineError(
                 f"topic {topic!r} was read up to {at}, but is another one now, which ends at {ends}: it was removed "
                 f"and made again, or {self._path} is another log; bring back what was read, or start with another "
                 "checkpoint"
@@ -137,7 +139,7 @@ class FeedSplit:
     size: int
 
     def read(self, wanted: Container[str] | None = None) -> Bundle:
-        """The records. Raises ModelError if they are gone."""
+        """The records. Raises MillraceError if they are gone."""
         records = _opened(self.log).read(self.topic, self.partition, self.start, self.end)
         found = records["value"]
         values = found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from millrace.formats.texts import as_texts
 from millrace.model.accepted import accepted, as_type
 from millrace.model.arrow import arrow_type
-from millrace.model.errors import ModelError, refuse
+from millrace.model.errors import MillraceError, PipelineError, refuse
 from millrace.model.schema import Column, Schema
 from millrace.model.stream import Source
 from millrace.sources.bundle import Bundle
@@ -113,13 +113,13 @@ class FileSplit:
     size: int
 
     def read(self, wanted: Container[str] | None = None) -> Bundle:
-        """The records. Raises ModelError if the file cannot be read, or holds columns of other types."""
+        """The records. Raises MillraceError if the file cannot be read, or holds columns of other types."""
         try:
             return self._parquet(wanted) if self.format == "parquet" else self._json()
         except FileNotFoundError:
-            raise ModelError(f"{self.path} is gone; put it back, so that what it held is not lost") from None
+            raise PipelineError(f"{self.path} is gone; put it back, so that what it held is not lost") from None
         except (OSError, pa.ArrowInvalid, EOFError) as error:
-            raise ModelError(f"{self.path} cannot be read: {error}") from None
+            raise PipelineError(f"{self.path} cannot be read: {error}") from None
 
     def _json(self) -> Bundle:
         if self.path.endswith(".gz"):
@@ -159,8 +159,8 @@ class FileSplit:
     def _as_type(self, found: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
         try:
             return as_type(found, column.type, f"{self.path}: column {column.name}")
-        except ModelError as error:
-            raise ModelError(f"{error.message}; mend the schema of the source, or move the file away") from None
+        except MillraceError as error:
+            raise PipelineError(f"{error.message}; mend the schema of the source, or move the file away") from None
 
 
 def lines(origin: str, data: bytes | memoryview, begin: int = 0) -> Bundle:
@@ -238,7 +238,7 @@ def _row_groups(path: str, source: Source) -> Iterator[FileSplit]:
     try:
         about = pq.read_metadata(path)
     except (OSError, pa.ArrowInvalid) as error:
-        raise ModelError(f"{path} cannot be read: {error}; move it away, or put it right") from None
+        raise PipelineError(f"{path} cannot be read: {error}; move it away, or put it right") from None
     start = size = 0
     for group in range(about.num_row_groups):
         size += about.row_group(group).total_byte_size

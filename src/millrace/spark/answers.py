@@ -9,7 +9,7 @@ from millrace.model.errors import refuse
 from millrace.model.query import Query
 from millrace.model.schema import UNKNOWN, Column, Schema
 from millrace.model.stream import Stream
-from millrace.model.window import Count, Global
+from millrace.model.window import CountWindow, Global
 from millrace.panes.advance import TIMINGS
 
 _PANE = (Column("diff", "INT"), Column("timing", "STRING"), Column("index", "BIGINT"), Column("last", "BOOLEAN"))
@@ -46,7 +46,7 @@ def answers(query: Query, said: pa.Table) -> pa.Table:
         bounds = said[bound]
         if isinstance(query.windowing, Global):
             bounds = pa.nulls(len(said), kind)
-        columns.append(bounds if isinstance(query.windowing, Count) else bounds.cast(kind))
+        columns.append(bounds if isinstance(query.windowing, CountWindow) else bounds.cast(kind))
     columns += [said[f"value{number}"] for number in range(len(query.computed))]
     timings = pa.array(map(str, TIMINGS)).take(said["timing"].combine_chunks())
     columns += [said["diff"], timings, said["index"], said["last"]]

@@ -7,7 +7,6 @@ late events. Everything else starts over, in another checkpoint.
 
 import fcntl
 import json
-import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,14 +14,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from millrace.eventlog.durable import write_whole
-from millrace.model.errors import ModelError
-from millrace.model.explain import stream_as_text
-from millrace.model.query import Query
-from millrace.spark.plan import Part
+from millrace.model.errors import PipelineError
+from millrace.model.explain import flow_as_text
+from millrace.plan.plan import OutputKind, Plan, Stage
 
-FORMAT = 3
-"""Of what is kept. Since 3 the sums in a state are wider than what they are of."""
-_NUMBERS = re.compile(r"\d+(\.\d+)?(us|ms|s|m|h|d)?")
+FORMAT = 4
+"""The format of checkpoints. Since 4 a fingerprint is made from the structure of a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,36 +61,39 @@ class Checkpoint:
         """The last batch whose answers were begun to be written, for at-most-once."""
         return self.folder / "begun"
 
-    def open(self, pipeline: str, parts: Mapping[str, Part], labels: tuple[int, ...], fuse: bool = True) -> "Opened":
-        """Go on with what is there, or begin. Refuses what cannot go on."""
-        described = {name: _described(part) for name, part in parts.items()}
-        native = [name for name, part in parts.items() if not (fuse and part.is_fused)]
-        reads = [*(["fused"] if len(native) < len(parts) else []), *native]
+    def open(self, plan: Plan, labels: tuple[int, ...]) -> "Opened":
+        """Go on from this checkpoint, or begin one. Refuses a plan that cannot go on from it."""
+        fingerprint = plan.fingerprint()
+        about = {
+            "pipeline": plan.pipeline,
+            "spark_sources": _spark_sources(plan),
+            "stages": fingerprint,
+            "words": {stage.id: _words(stage) for stage in plan.stages},
+        }
         try:
             known = json.loads(self._file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             if self.spark.exists():
-                raise ModelError(f"{self.folder} is not a checkpoint of Millrace; choose another") from None
+                raise PipelineError(f"{self.folder} is not a checkpoint of Millrace; choose another") from None
             opened = Opened(labels, uuid.uuid4().hex[:8])
-            about = {"format": FORMAT, "id": opened.id, "pipeline": pipeline, "labels": labels, "reads": reads}
-            self._write({**about, "parts": described, "left": []})
+            self._write({"format": FORMAT, "id": opened.id, "labels": labels, **about, "left": []})
             return opened
         except ValueError:
-            raise ModelError(f"{self._file} cannot be read; choose another checkpoint") from None
-        known = self._of_this_format(known, parts)
-        self._check(known, pipeline, described)
-        self._check_reads(known["reads"], reads)
-        left = sorted({*known["left"], *(name for name in known["parts"] if name not in described)})
-        self._write({**known, "parts": {**known["parts"], **described}, "left": left})
+            raise PipelineError(f"{self._file} cannot be read; choose another checkpoint") from None
+        self._check_format(known, plan)
+        self._check(known, about)
+        left = sorted({*known["left"], *(id for id in known["stages"] if id not in fingerprint)})
+        kept = {name: {**known[name], **about[name]} for name in ("stages", "words")}  # type: ignore[dict-item]
+        self._write({**known, **kept, "left": left})
         return Opened(tuple(known["labels"]), known["id"])
 
-    def is_of(self, parts: Mapping[str, Part]) -> bool:
-        """Whether it was made by outputs just like these, and they can go on with it."""
+    def is_of(self, plan: Plan) -> bool:
+        """Whether it was made by a plan that computes the same, so that this one can go on from it."""
         try:
-            known = self._of_this_format(json.loads(self._file.read_text(encoding="utf-8")), parts)
+            known = json.loads(self._file.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
             return False
-        return bool(known["parts"] == {name: _described(part) for name, part in parts.items()})
+        return bool(known["format"] == FORMAT and known["stages"] == plan.fingerprint())
 
     def lock(self) -> IO[bytes]:
         """Keep others out for as long as the file that this gives is open."""
@@ -103,31 +103,20 @@ class Checkpoint:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.close()
-            raise ModelError(f"another run uses the checkpoint {self.folder}; stop it, or choose another") from None
+            raise PipelineError(f"another run uses the checkpoint {self.folder}; stop it, or choose another") from None
         return file
 
-    def _of_this_format(self, known: dict[str, Any], parts: Mapping[str, Part]) -> dict[str, Any]:
-        """What was kept, as this format has it. Refuses what it cannot read, with what to do."""
+    def _check_format(self, known: dict[str, Any], plan: Plan) -> None:
         if known["format"] == FORMAT:
-            return known
-        # Before its first batch is committed a checkpoint holds no state; that of format 2 is like this one otherwise.
-        if known["format"] == FORMAT - 1 and not self._has_committed():
-            return {**known, "format": FORMAT}
-        older = known["format"] < FORMAT
-        again = any(name.startswith("view ") for name in parts)
-        advice = (
-            "run the Millrace that made it"
-            if not older
-            else "compute its views again from all that the log keeps: millrace replay"
-            if again
-            else "choose another with --checkpoint to start all over"
-        )
+            return
+        if known["format"] > FORMAT:
+            advice = "run the Millrace that made it"
+        elif any(output.kind is OutputKind.VIEW for output in plan.outputs):
+            advice = "compute its views again from all that the log keeps: millrace replay"
+        else:
+            advice = "choose another with --checkpoint to start all over"
         told = f"checkpoint {self.folder} is of format {known['format']}, and this Millrace reads format {FORMAT}"
-        raise ModelError(f"{told}: {advice}")
-
-    def _has_committed(self) -> bool:
-        commits = self.spark / "commits"
-        return commits.is_dir() and any(not file.name.startswith(".") for file in commits.iterdir())
+        raise PipelineError(f"{told}: {advice}")
 
     @property
     def _file(self) -> Path:
@@ -138,56 +127,66 @@ class Checkpoint:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self._file, lambda path: path.write_text(json.dumps(content, indent=1), encoding="utf-8"))
         except OSError as error:
-            raise ModelError(f"cannot write the checkpoint {self.folder}: {error.strerror}") from None
+            raise PipelineError(f"cannot write the checkpoint {self.folder}: {error.strerror}") from None
 
-    def _check(self, known: dict[str, Any], pipeline: str, described: Mapping[str, dict[str, str]]) -> None:
-        if known["pipeline"] != pipeline:
-            raise ModelError(
-                f"checkpoint {self.folder} is of pipeline {known['pipeline']!r}, not of {pipeline!r}; choose another"
+    def _check(self, known: dict[str, Any], now: Mapping[str, Any]) -> None:
+        if known["pipeline"] != now["pipeline"]:
+            raise PipelineError(
+                f"checkpoint {self.folder} is of pipeline {known['pipeline']!r}, not of {now['pipeline']!r}; "
+                "choose another"
             )
-        for name, now in described.items():
-            if name in known["left"]:
-                raise ModelError(
-                    f"{name} left checkpoint {self.folder}, and has missed what came since; give it another name to "
+        for stage, fingerprint in now["stages"].items():
+            if stage in known["left"]:
+                raise PipelineError(
+                    f"{stage} left checkpoint {self.folder}, and has missed what came since; give it another name to "
                     "start it from here, or choose another checkpoint to start all over"
                 )
-            before = known["parts"].get(name, now)
-            changed = [what for what in sorted({*before, *now}) if before.get(what) != now.get(what)]
+            before = known["stages"].get(stage, fingerprint)
+            changed = [what for what in sorted({*before, *fingerprint}) if before.get(what) != fingerprint.get(what)]
             if changed:
-                what = changed[0]
-                raise ModelError(
-                    f"{name} cannot go on from checkpoint {self.folder}: its {what} was\n    {before.get(what)}\n"
-                    f"and is now\n    {now.get(what)}\n"
-                    "Compute it again from all that the log keeps: millrace replay. Or give it another name to start "
-                    "it from here, choose another checkpoint to start all over, or go back to what it was."
-                )
+                raise PipelineError(self._changed(stage, changed[0], known["words"][stage], now["words"][stage]))
+        self._check_spark_sources(known["spark_sources"], now["spark_sources"])
 
-    def _check_reads(self, before: list[str], now: list[str]) -> None:
-        """Spark knows the sources of a stream by their number; each output that is not fused has its own."""
+    def _changed(self, stage: str, what: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
+        old, new = before.get(what), now.get(what)
+        difference = f"its {what} was\n    {old}\nand is now\n    {new}"
+        if old == new:
+            difference = (
+                f"the code of a function in its {what} has changed; give the function a version= if it still computes "
+                f"the same\n    {new}"
+            )
+        return (
+            f"{stage} cannot go on from checkpoint {self.folder}: {difference}\n"
+            "Compute it again from all that the log keeps: millrace replay. Or give it another name to start "
+            "it from here, choose another checkpoint to start all over, or go back to what it was."
+        )
+
+    def _check_spark_sources(self, before: list[str], now: list[str]) -> None:
+        """Spark knows the sources of a stream by their number; each stage that is not fused has its own."""
         if before != now:
             changed = sorted(set(before) ^ set(now)) or now
-            raise ModelError(
+            raise PipelineError(
                 f"checkpoint {self.folder} was made with other sources: {', '.join(changed)} came or went, and "
                 "an output whose edge is native can do neither; choose another checkpoint (millrace explain says why "
                 "an edge is native)"
             )
 
 
-def _described(part: Part) -> dict[str, str]:
-    """What must stay, in words."""
-    if not isinstance(part.of, Query):
-        return {"stream": stream_as_text(part.of)}
-    query = part.of
+def _spark_sources(plan: Plan) -> list[str]:
+    """The Spark sources of a plan in their order: one for all fused stages, then those of each native stage."""
+    return [*(["fused"] if plan.fused else []), *(plan.stages[number].id for number in plan.native)]
+
+
+def _words(stage: Stage) -> dict[str, str]:
+    """The aspects of a fingerprint as people read them, to name a difference; nothing is decided by them."""
+    query = stage.query
+    if query is None:
+        return {"stream": flow_as_text(stage.stream)}
     return {
-        "stream": _without_waiting(stream_as_text(query.stream)),
+        "stream": flow_as_text(query.stream),
         "keys": ", ".join(query.keys),
         "window": str(query.windowing),
-        "trigger": _NUMBERS.sub("n", str(query.trigger)),
+        "trigger": str(query.trigger),
         "mode": str(query.mode),
         "aggregates": ", ".join(f"{computed.name}={computed.aggregate}" for computed in query.computed),
     }
-
-
-def _without_waiting(stream: str) -> str:
-    """How long an event time waits may change; which column it is may not."""
-    return re.sub(r"^(\s*event time\s+[^,\n]+).*$", r"\1", stream, flags=re.MULTILINE)

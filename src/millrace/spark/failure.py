@@ -1,20 +1,106 @@
-"""What went wrong in a worker, as the user should read it."""
+"""What went wrong in Spark or in a worker, as one line that the user can act on."""
 
-import re
+import errno
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from millrace.model.errors import ModelError
+from millrace.model.errors import MachineError, MillraceError
+from millrace.spark import session
+from millrace.spark.envelope import opened
+from millrace.spark.trouble import by_number, machine_trouble
 
-_OURS = re.compile(r"millrace\.model\.errors\.ModelError: (.*(?:\n    .*)*)")
+_LOGGER = logging.getLogger("millrace.spark")
+_OUT_OF_MEMORY = {"java.lang.OutOfMemoryError", "org.apache.spark.memory.SparkOutOfMemoryError"}
+_LOST = {"java.io.EOFException", "java.net.SocketException", "org.apache.spark.api.python.PythonWorkerException"}
+_ROCKSDB = "org.rocksdb.RocksDBException"
+_WRITING = {"java.io.IOException", "java.nio.file.FileSystemException", "java.io.FileNotFoundException"}
+_NUMBERS = {
+    os.strerror(number): number for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE)
+}
+"""Java has no error numbers: the message of an IOException ends with the words of the system."""
 
 
-def plain_error(error: PySparkException) -> Exception:
-    """A mistake that a worker found, without the stack of two machines around it; else the error as it is."""
-    text = str(error)
-    found = _OURS.search(text)
-    if found:
-        return ModelError(found[1].strip())
-    if "No space left on device" in text:
-        return ModelError("the disk is full; nothing was lost: make room, and run again")
-    return error
+def plain_error(error: BaseException) -> BaseException:
+    """The error as a MillraceError, without the stacks of Python and Java.
+
+    An error of a worker is the one that the worker raised. One that has no explanation keeps its first line; all of
+    it goes to the file that Spark prints to. An error of the driver that is no trouble of the machine stays as it is.
+    """
+    if isinstance(error, MillraceError):
+        return error
+    if not isinstance(error, PySparkException | Py4JError):
+        return machine_trouble(error) or error
+    text = _text(error)
+    found = opened(text)
+    causes = list(_causes(error))
+    if found is None:
+        found = _java_trouble(causes) or MillraceError(_first_line(causes, text))
+    if type(found) is not MillraceError:
+        return found
+    kept = _keep(text)
+    advice = "to see all of it, let the logger millrace.spark log at DEBUG" if kept is None else f"see {kept}"
+    return MillraceError(f"a worker failed: {found.problem}", advice)
+
+
+def _text(error: BaseException) -> str:
+    """All that Spark says of an error. Where Java is gone, only what Python knows of it."""
+    try:
+        return str(error)
+    except (Py4JError, OSError, AssertionError):
+        return repr(error)
+
+
+def _causes(error: BaseException) -> Iterator[tuple[str, str, Any]]:
+    """The exceptions of Java, from the outermost to the root: the class, the message, and the object itself."""
+    java = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    with suppress(Py4JError, OSError):  # where Java is gone, nothing more is known
+        while java is not None:
+            yield java.getClass().getName(), java.getMessage() or "", java
+            java = java.getCause()
+
+
+def _java_trouble(causes: list[tuple[str, str, Any]]) -> MachineError | None:
+    """Trouble of the machine that Java met."""
+    for name, message, java in reversed(causes):
+        if name in _OUT_OF_MEMORY:
+            return by_number(errno.ENOMEM)
+        if name == _ROCKSDB and _rocksdb_is_full(java):
+            return by_number(errno.ENOSPC)
+        if name in _WRITING:
+            number = next((number for words, number in _NUMBERS.items() if message.endswith(words)), None)
+            if number is not None:
+                return by_number(number)
+    if causes and causes[-1][0] in _LOST:
+        return MachineError(
+            "a worker process was lost, perhaps because there is not enough memory",
+            "nothing was lost: run it again, with fewer cores if it happens again: --master 'local[1]'",
+        )
+    return None
+
+
+def _rocksdb_is_full(java: Any) -> bool:
+    status = java.getStatus()
+    return status is not None and status.getSubCode().toString() == "NoSpace"
+
+
+def _first_line(causes: list[tuple[str, str, Any]], text: str) -> str:
+    said = [f"{name.rpartition('.')[2]}: {message}" if message else name for name, message, _ in reversed(causes)]
+    lines = (line.strip() for each in [*said, text] for line in each.splitlines())
+    return next((line for line in lines if line), "no reason given")
+
+
+def _keep(text: str) -> str | None:
+    """Write all that is known of an error to where Spark prints to; that file, if there is one."""
+    _LOGGER.debug("%s", text)
+    log = session.printed_to()
+    if log is None:
+        return None
+    with suppress(OSError), log.open("a", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+    return str(log)

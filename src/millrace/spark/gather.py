@@ -8,11 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.model.query import Query
 from millrace.panes.blobs import from_bytes
+from millrace.plan.plan import Plan, Stage
 from millrace.spark.answers import answers, arrow_schema, schema_of
 from millrace.spark.messages import DEAD, DEAD_LETTERS, PANES, PARTIALS, ROWS, STATUS, Told
-from millrace.spark.plan import Part, Plan
 from millrace.spark.progress import BatchProgress, ShardStatus, part_progress
 
 
@@ -26,7 +25,7 @@ class Gathered:
     @cached_property
     def answers(self) -> Mapping[str, pa.Table]:
         """What each output answers."""
-        return {part.name: self._of(number, part) for number, part in enumerate(self.plan.parts)}
+        return {stage.id: self._of(number, stage) for number, stage in enumerate(self.plan.stages)}
 
     @cached_property
     def dead_letters(self) -> pa.Table:
@@ -43,22 +42,24 @@ class Gathered:
         statuses = [ShardStatus(**json.loads(each["told"])) for each in self.messages if each["kind"] == STATUS]
         told = [Told.from_json(each["told"]) for each in self.messages if each["kind"] == PARTIALS]
         parts = {
-            part.name: part_progress((each for each in statuses if each.part == number), len(self.answers[part.name]))
-            for number, part in enumerate(self.plan.parts)
+            stage.id: part_progress((each for each in statuses if each.stage == number), len(self.answers[stage.id]))
+            for number, stage in enumerate(self.plan.stages)
         }
         spent = {"edge": sum(each.spent for each in told), "panes": sum(each.spent for each in statuses)}
         rows, dead = sum(each.rows for each in told), len(self.dead_letters)
         return BatchProgress(batch, rows, sum(phases.values()), dead, parts, {**phases, **spent})
 
-    def _of(self, number: int, part: Part) -> pa.Table:
-        schema = arrow_schema(schema_of(part.of))
-        kind = PANES if isinstance(part.of, Query) else ROWS
-        said = [from_bytes(each["payload"]) for each in self.messages if (each["part"], each["kind"]) == (number, kind)]
-        tables = [answers(part.of, table) if isinstance(part.of, Query) else table.cast(schema) for table in said]
+    def _of(self, number: int, stage: Stage) -> pa.Table:
+        schema = arrow_schema(schema_of(stage.of))
+        kind = ROWS if stage.query is None else PANES
+        said = [
+            from_bytes(each["payload"]) for each in self.messages if (each["stage"], each["kind"]) == (number, kind)
+        ]
+        tables = [table.cast(schema) if stage.query is None else answers(stage.query, table) for table in said]
         return pa.concat_tables(tables or [schema.empty_table()])
 
 
 def gather(plan: Plan, messages: pa.Table) -> Gathered:
     """Put the messages of all shards in order."""
-    ordered = messages.sort_by([("part", "ascending"), ("place", "ascending"), ("shard", "ascending")])
+    ordered = messages.sort_by([("stage", "ascending"), ("place", "ascending"), ("shard", "ascending")])
     return Gathered(plan, ordered.to_pylist())

@@ -14,12 +14,12 @@ import pyarrow as pa
 from millrace.model.watermark import Seen
 from millrace.sources.bundle import Times
 
-TO_SHARD = "shard INT, part INT, place BIGINT, kind STRING, told STRING, payload BINARY"
-FROM_SHARD = "shard INT, part INT, place BIGINT, kind STRING, told STRING, payload BINARY"
+TO_SHARD = "shard INT, stage INT, place BIGINT, kind STRING, told STRING, payload BINARY"
+FROM_SHARD = "shard INT, stage INT, place BIGINT, kind STRING, told STRING, payload BINARY"
 
 PARTIALS, PANES, ROWS, DEAD, STATUS = "partials", "panes", "rows", "dead", "status"
-NO_PART = -1
-"""The part of what belongs to none: dead letters."""
+NO_STAGE = -1
+"""The stage of messages that belong to none: dead letters, counts."""
 
 DEAD_LETTERS = pa.schema(
     [("source", pa.string()), ("origin", pa.string()), ("offset", pa.int64()), ("reason", pa.string()),
@@ -30,8 +30,8 @@ DEAD_LETTERS = pa.schema(
 Or an answer that has no value: the output as the origin, why, and the key and the window as JSON.
 """
 
-_TO_SHARD = pa.schema(
-    [("shard", pa.int32()), ("part", pa.int32()), ("place", pa.int64()), ("kind", pa.string()), ("told", pa.string()),
+MESSAGE = pa.schema(
+    [("shard", pa.int32()), ("stage", pa.int32()), ("place", pa.int64()), ("kind", pa.string()), ("told", pa.string()),
      ("payload", pa.binary())]
 )  # fmt: skip
 
@@ -73,7 +73,7 @@ class Message:
     """A row on the way to a shard."""
 
     shard: int
-    part: int
+    stage: int
     place: int
     kind: str
     told: str | None = None
@@ -82,8 +82,8 @@ class Message:
 
 def to_batch(messages: Sequence[Message], labels: Sequence[int]) -> pa.RecordBatch:
     """Messages as Spark takes them, each to the label of its shard."""
-    columns = [[getattr(message, field.name) for message in messages] for field in _TO_SHARD]
+    columns = [[getattr(message, field.name) for message in messages] for field in MESSAGE]
     columns[0] = [labels[message.shard] for message in messages]
     return pa.record_batch(
-        [pa.array(column, field.type) for column, field in zip(columns, _TO_SHARD, strict=True)], schema=_TO_SHARD
+        [pa.array(column, field.type) for column, field in zip(columns, MESSAGE, strict=True)], schema=MESSAGE
     )

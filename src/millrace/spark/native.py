@@ -11,7 +11,7 @@ that expression in `__bad` past every filter, and becomes a dead letter.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +20,11 @@ from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from millrace.edge.fused import how
 from millrace.edge.tables import columns_of
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.errors import refuse
 from millrace.model.evaluate import no_value
 from millrace.model.expression import Expression
-from millrace.model.query import Query
 from millrace.model.schema import backticked
 from millrace.model.stream import (
     Dedup,
@@ -40,7 +38,7 @@ from millrace.model.stream import (
     WithColumns,
     event_times,
     find_event_time,
-    parents,
+    node_of,
     sources,
 )
 from millrace.model.typed import is_fallible
@@ -48,12 +46,15 @@ from millrace.model.watermark import Percentile, Punctuated, Seen
 from millrace.model.window import Custom
 from millrace.panes.advance import Panes
 from millrace.panes.blobs import to_bytes
+from millrace.plan.explain import edge_as_text
+from millrace.plan.plan import Stage
 from millrace.sources.bundle import Times, together
-from millrace.spark.edge import by_shard, lifted
+from millrace.spark.envelope import reported
+from millrace.spark.job import Job, PackedJob
 from millrace.spark.messages import (
     DEAD,
     DEAD_LETTERS,
-    NO_PART,
+    NO_STAGE,
     PARTIALS,
     ROWS,
     TO_SHARD,
@@ -61,7 +62,7 @@ from millrace.spark.messages import (
     Told,
     to_batch,
 )
-from millrace.spark.plan import Packed, Part, Plan
+from millrace.spark.task import by_shard, lifted
 from millrace.spark.tried import tried
 
 ORIGIN, OFFSET, CONTROL = "__origin", "__offset", "__control"
@@ -71,26 +72,26 @@ _LEFT_OUT, _NODE, _TIME, _CLOSED, _MATCHED = "__left_out", "__node", "__time", "
 _VERSIONS, _ROW, _BAD = "__versions", "__row", "__bad"
 
 
-def messages_of(spark: SparkSession, packed: Packed, number: int, frames: Mapping[str, DataFrame]) -> DataFrame:
+def messages_of(spark: SparkSession, packed: PackedJob, number: int, frames: Mapping[str, DataFrame]) -> DataFrame:
     """What the shards are to know of an output, from the frames of its sources by name."""
-    built = _Plan(spark, packed.plan, packed.plan.parts[number], frames)
+    built = _Plan(spark, packed.job, packed.job.stages[number], frames)
     return built.rows().mapInArrow(_sending(packed, number, tuple(built.reasons)), TO_SHARD)
 
 
 class _Plan:
     """An output as a Spark plan, while it is built."""
 
-    def __init__(self, spark: SparkSession, plan: Plan, part: Part, frames: Mapping[str, DataFrame]) -> None:
-        self._spark, self._plan, self._part, self._frames = spark, plan, part, frames
+    def __init__(self, spark: SparkSession, job: Job, stage: Stage, frames: Mapping[str, DataFrame]) -> None:
+        self._spark, self._job, self._stage, self._frames = spark, job, stage, frames
         self.reasons: list[str] = []
         """Why a row is a dead letter, by the number in `__bad`."""
 
     def rows(self) -> DataFrame:
         """What a task sends on: our own columns, and what `lift` takes; for a plain stream, its columns."""
-        rows = self._frame(self._part.stream)
+        rows = self._frame(self._stage.stream)
         columns: list[Column] = []
-        of = self._part.of
-        if isinstance(of, Query):
+        of = self._stage.query
+        if of is not None:
             arguments = {
                 f"a{n}_{place}": argument
                 for n, computed in enumerate(of.computed)
@@ -104,7 +105,7 @@ class _Plan:
             if isinstance(of.windowing, Custom):
                 columns += [_column(name).alias(f"row_{name}") for name in of.stream.schema.names]
         else:
-            columns = [_column(name) for name in of.schema.names]
+            columns = [_column(name) for name in self._stage.stream.schema.names]
         for name, kind in _MARKS.items():
             if name not in rows.columns:  # the stream has no event time, or nothing leaves rows out
                 rows = rows.withColumn(name, f.lit(None).cast(kind))
@@ -112,34 +113,42 @@ class _Plan:
 
     def _frame(self, stream: Stream) -> DataFrame:
         """A stream over the frames of its sources."""
-        if isinstance(stream, Source):
-            return self._frames[stream.name]
-        first, *more = [self._frame(parent) for parent in parents(stream)]
-        match stream:
-            case Union():
+        match node_of(stream):
+            case Source(name=name):
+                return self._frames[name]
+            case Union(parents=sides):
+                first, *more = map(self._frame, sides)
                 for other in more:
                     first = first.unionByName(other, allowMissingColumns=True)
                 return first
+            case Dedup(place=place):
+                raise refuse(f"dedup() needs an edge that is fused, and this one is {edge_as_text(self._stage)}", place)
+            case (Where() | Select() | WithColumns() | Join() | EventTime()) as step:
+                return self._step(step, self._frame(step.parent))
+            case never:
+                assert_never(never)
+
+    def _step(self, step: Where | Select | WithColumns | Join | EventTime, above: DataFrame) -> DataFrame:
+        match step:
             case Where(condition=condition):
-                rows, values = self._computed(first, {"holds": condition})
-                return _keeping(rows, values["holds"], stream.parent).drop("__t_holds")
+                rows, values = self._computed(above, {"holds": condition})
+                return _keeping(rows, values["holds"], step.parent).drop("__t_holds")
             case Select(columns=columns):
-                rows, values = self._computed(first, dict(columns))
+                rows, values = self._computed(above, dict(columns))
                 return rows.select(*(value.alias(name) for name, value in values.items()), *_hidden(rows))
             case WithColumns(columns=columns):
-                rows, values = self._computed(first, dict(columns))
+                rows, values = self._computed(above, dict(columns))
                 return rows.withColumns(values).drop(*(f"__t_{name}" for name in values))
             case Join():
-                return self._join(stream, first)
+                return self._join(step, above)
             case EventTime(column=column, estimator=estimator):
-                node = [id(each) for each in event_times(self._part.stream)].index(id(stream))
+                node = [id(each) for each in event_times(self._stage.stream)].index(id(step))
                 policy = estimator.policy
                 closed = f.unix_micros(_column(policy.column)) if isinstance(policy, Punctuated) else f.lit(None)
                 times = {_NODE: f.lit(node), _TIME: f.unix_micros(_column(column)), _CLOSED: closed.cast("bigint")}
-                return first.withColumns({name: f.when(_is_good(first), value) for name, value in times.items()})
-            case Dedup():
-                raise refuse(f"dedup() needs an edge that is fused, and this one is {_why(self._part)}", stream.place)
-        raise TypeError(f"{type(stream).__name__} is not a kind of stream")
+                return above.withColumns({name: f.when(_is_good(above), value) for name, value in times.items()})
+            case never:
+                assert_never(never)
 
     def _computed(self, rows: DataFrame, expressions: Mapping[str, Expression]) -> tuple[DataFrame, dict[str, Column]]:
         """Rows in which those are marked that have no value for an expression, and the columns with the values.
@@ -166,7 +175,7 @@ class _Plan:
 
     def _join(self, join: Join, rows: DataFrame) -> DataFrame:
         # Natively, a table is what it was when the stream was started.
-        lookup = self._plan.lookups.get(join.table.name)
+        lookup = self._job.lookups.get(join.table.name)
         held = columns_of(join.table, join.place) if lookup is None else lookup.read()
         if join.as_of is None:
             small = self._spark.createDataFrame(held).withColumn(_MATCHED, f.lit(True))
@@ -200,11 +209,6 @@ def _is_element(rows: DataFrame) -> Column:
     return element & ~f.coalesce(_column(_LEFT_OUT), f.lit(False)) if _LEFT_OUT in rows.columns else element
 
 
-def _why(part: Part) -> str:
-    ways = [how(part.of, source) for source in sources(part.stream)]
-    return next((way for way in ways if way.startswith("native")), "told not to be")
-
-
 def _as_of(join: Join, rows: DataFrame, small: DataFrame, since: str) -> DataFrame:
     """Rows with what held at their event time: the rows of a key are one list by time, of which each takes one."""
     event_time = find_event_time(join)
@@ -236,16 +240,17 @@ def _new_marks(joined: DataFrame, before: DataFrame) -> list[Column]:
 
 
 def _sending(
-    packed: Packed, number: int, reasons: tuple[str, ...]
+    packed: PackedJob, number: int, reasons: tuple[str, ...]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    @reported
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        plan = packed.plan
-        sender = Sender(plan.parts[number], reasons)
+        job = packed.job
+        sender = Sender(job.stages[number], reasons)
         for batch in batches:
             sender.add(pa.Table.from_batches([batch]))
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
-        yield to_batch(sender.messages(number, task, plan.shards), plan.labels)
+        yield to_batch(sender.messages(number, task, job.shards), job.labels)
 
     return send
 
@@ -253,14 +258,14 @@ def _sending(
 class Sender:
     """What one task has for one output."""
 
-    def __init__(self, part: Part, reasons: Sequence[str]) -> None:
+    def __init__(self, stage: Stage, reasons: Sequence[str]) -> None:
         """Start with nothing. `reasons` are those of rows that have no value, by number."""
-        self._part, self._reasons = part, reasons
-        read = sources(part.stream)
+        self._reasons = reasons
+        read = sources(stage.stream)
         self._source = read[0].name if len(read) == 1 else ""
-        self._panes = Panes(part.of) if isinstance(part.of, Query) else None
-        self._policies = [node.estimator.policy for node in event_times(part.stream)]
-        self._columns = [node.column for node in event_times(part.stream)]
+        self._panes = None if stage.query is None else Panes(stage.query)
+        self._policies = [node.estimator.policy for node in event_times(stage.stream)]
+        self._columns = [node.column for node in event_times(stage.stream)]
         self._made: list[pa.Table] = []
         self._seen: dict[int, Seen] = {}
         self._letters: list[dict[str, Any]] = []
@@ -302,9 +307,9 @@ class Sender:
             sent = list(by_shard(self._panes, number, place, self._made, Told(times, self._seen), shards))
         if self._letters:
             table = pa.Table.from_pylist(self._letters, DEAD_LETTERS)
-            sent.append(Message(0, NO_PART, place, DEAD, payload=to_bytes(table)))
+            sent.append(Message(0, NO_STAGE, place, DEAD, payload=to_bytes(table)))
         counted = Told(Times(0, 0), rows=self._rows, spent=self._spent)
-        return [*sent, Message(0, NO_PART, place, PARTIALS, counted.to_json())]
+        return [*sent, Message(0, NO_STAGE, place, PARTIALS, counted.to_json())]
 
     def _heed(self, control: dict[str, Any]) -> None:
         self._times.append(Times(*control["times"]))

@@ -1,4 +1,4 @@
-"""The outputs of a pipeline by name, and what writes each of them."""
+"""The outputs of a pipeline by id, and what writes each of them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,46 +8,23 @@ import pyarrow as pa
 from millrace.edge.decode import JsonDecoder
 from millrace.eventlog.topics import Log
 from millrace.model.errors import at_place, refuse
-from millrace.model.pipeline import FileSink, Pipeline, Sink, TableSink, TopicSink
+from millrace.model.pipeline import Pipeline, TopicSink
+from millrace.plan.compile import sink_id, view_id
 from millrace.sources.files import folder_of
 from millrace.sources.memory import Script
 from millrace.spark.answers import schema_of
-from millrace.spark.plan import Part
 from millrace.spark.snapshots import tables_of
 from millrace.spark.writers import Writer, writer_of
 
 
-def parts_of(pipeline: Pipeline) -> dict[str, Part]:
-    """The views and sinks of a pipeline, by name. Refuses two that cannot be told apart."""
-    parts = {f"view {name}": Part(f"view {name}", query) for name, query in pipeline.views.items()}
-    places: set[object] = set()
-    for output in pipeline.sinks:
-        name, place = f"sink {output.sink}", _place(output.sink)
-        if name in parts or place in places:
-            raise refuse(f"two outputs go to {output.sink}; send each to a place of its own", output.place)
-        parts[name] = Part(name, output.of)
-        places.add(place)
-    return parts
-
-
-def _place(sink: Sink) -> object:
-    """Where a sink writes, however its path is written."""
-    match sink:
-        case FileSink(path):
-            return Path(path).resolve()
-        case TableSink(path, table):
-            return Path(path).resolve(), table.lower()
-    return sink
-
-
 def writers_of(pipeline: Pipeline, log: str) -> dict[str, Writer]:
     """What writes to each sink."""
-    return {f"sink {output.sink}": writer_of(output.sink, schema_of(output.of), log) for output in pipeline.sinks}
+    return {sink_id(each.sink): writer_of(each.sink, schema_of(each.of), log) for each in pipeline.sinks}
 
 
 def of_views(pipeline: Pipeline, answers: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     """The answers that views keep, by the name of the view."""
-    return {name: answers[f"view {name}"] for name in pipeline.views}
+    return {name: answers[view_id(name)] for name in pipeline.views}
 
 
 def check_places(pipeline: Pipeline, scripts: Mapping[str, Script], log: str | Path) -> None:
@@ -56,7 +33,7 @@ def check_places(pipeline: Pipeline, scripts: Mapping[str, Script], log: str | P
         if isinstance(output.sink, TopicSink):
             with at_place(output.place):
                 Log(log).topic(output.sink.topic)
-    for table in tables_of(part.stream for part in parts_of(pipeline).values()).values():
+    for table in tables_of(pipeline.streams).values():
         if table.path is not None and not Path(table.path).is_file():
             raise refuse(f"table {table.name!r}: there is no file {table.path}", pipeline.place)
     for source in pipeline.sources:

@@ -11,7 +11,7 @@ from millrace.model.duration import BEGINNING_OF_TIME
 class ShardStatus:
     """How one output of a shard is after a micro-batch."""
 
-    part: int
+    stage: int
     watermark: int
     now: int
     groups: int

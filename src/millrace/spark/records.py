@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from millrace.eventlog.topics import Log
-from millrace.model.errors import ModelError, unknown
+from millrace.model.errors import PipelineError, unknown
 from millrace.sources.admission import share
 
 SCHEMA = (
@@ -70,9 +70,9 @@ class _Records:
         known = {name.lower(): name for name in _OPTIONS}
         for name in given:
             if name not in known and name != "path":
-                raise ModelError(unknown("option", name, _OPTIONS))
+                raise PipelineError(unknown("option", name, _OPTIONS))
         if "subscribe" not in given:
-            raise ModelError("option subscribe is missing: the topic, or several with commas between")
+            raise PipelineError("option subscribe is missing: the topic, or several with commas between")
         self._options = given
         self._log = Log(given.get("log", ".millrace/log.db"))
         self._topics = [name.strip() for name in given["subscribe"].split(",")]
@@ -93,7 +93,7 @@ class _Records:
                     {-2: start, -1: end}.get(offset, offset) for offset, (start, end) in zip(asked, pairs, strict=True)
                 ]  # -2 and -1 are Kafka's words for the earliest and the latest
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise ModelError(
+            raise PipelineError(
                 f'{option} is earliest, latest or JSON such as {{"plays": {{"0": 23, "1": -2}}}}, not {text!r}'
             ) from None
         return found

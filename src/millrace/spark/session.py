@@ -46,7 +46,19 @@ def start(name: str, master: str = "local[*]", log: Path | None = None) -> Spark
         .config("spark.ui.showConsoleProgress", "false")
     )
     with _printing_to(log), _own_interrupt():
-        return builder.getOrCreate()
+        started = builder.getOrCreate()
+    if log is not None:
+        _PRINTED_TO[:] = [log.absolute()]
+    return started
+
+
+_PRINTED_TO: list[Path] = []
+"""The file that the Java of this process prints to, if it is not the terminal."""
+
+
+def printed_to() -> Path | None:
+    """The file that Spark and its workers print to; None if that is the terminal."""
+    return _PRINTED_TO[0] if _PRINTED_TO else None
 
 
 @contextmanager
@@ -77,6 +89,7 @@ def stop(spark: SparkSession) -> None:
             java.stdin.close()  # which is what it waits for
             java.wait()
     SparkContext._gateway = SparkContext._jvm = None
+    _PRINTED_TO.clear()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ is left to Spark: the edge is native.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import assert_never
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +16,7 @@ from pyspark.sql.types import DataType
 
 from millrace.model.aggregate import check_types
 from millrace.model.arrow import arrow_type
-from millrace.model.errors import ModelError, Place, at_place, refuse
+from millrace.model.errors import MillraceError, Place, at_place, refuse
 from millrace.model.expression import Expression, parse_expression
 from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
@@ -30,6 +31,7 @@ from millrace.model.stream import (
     Union,
     Where,
     WithColumns,
+    node_of,
 )
 
 
@@ -82,52 +84,53 @@ class _Asking:
         return self._known[id(stream)]
 
     def _settled(self, stream: Stream) -> Stream:
-        match stream:
-            case Source():
-                return stream
-            case Union(parents=sides):
+        match node_of(stream):
+            case Source() as source:
+                return source
+            case Union(parents=sides) as node:
                 made = tuple(self.stream(side) for side in sides)
                 if len({frozenset(side.schema) for side in made}) > 1:
                     schemas = " and ".join(f"({side.schema})" for side in made)
-                    raise refuse(f"union() needs the same columns on all sides, but they have {schemas}", stream.place)
-                return replace(stream, parents=made, schema=made[0].schema)
-            case Where(condition=condition):
-                parent = self.stream(stream.parent)
-                typed = self._typed(parent.schema, {"holds": condition}, stream.place)["holds"]
+                    raise refuse(f"union() needs the same columns on all sides, but they have {schemas}", node.place)
+                return replace(node, parents=made, schema=made[0].schema)
+            case Where(condition=condition) as node:
+                parent = self.stream(node.parent)
+                typed = self._typed(parent.schema, {"holds": condition}, node.place)["holds"]
                 if typed.type != "BOOLEAN":
-                    raise refuse(f"where({typed.sql!r}) needs a condition, but this is {typed.type}", stream.place)
-                return replace(stream, parent=parent, condition=typed, schema=parent.schema)
-            case Select(columns=columns):
-                parent = self.stream(stream.parent)
-                chosen = self._typed(parent.schema, dict(columns), stream.place)
+                    raise refuse(f"where({typed.sql!r}) needs a condition, but this is {typed.type}", node.place)
+                return replace(node, parent=parent, condition=typed, schema=parent.schema)
+            case Select(columns=columns) as node:
+                parent = self.stream(node.parent)
+                chosen = self._typed(parent.schema, dict(columns), node.place)
                 schema = Schema(tuple(Column(name, each.type) for name, each in chosen.items()))
-                return replace(stream, parent=parent, columns=tuple(chosen.items()), schema=schema)
-            case WithColumns(columns=columns):
-                parent = self.stream(stream.parent)
-                added = self._typed(parent.schema, dict(columns), stream.place)
+                return replace(node, parent=parent, columns=tuple(chosen.items()), schema=schema)
+            case WithColumns(columns=columns) as node:
+                parent = self.stream(node.parent)
+                added = self._typed(parent.schema, dict(columns), node.place)
                 schema = parent.schema.with_columns(Column(name, each.type) for name, each in added.items())
-                return replace(stream, parent=parent, columns=tuple(added.items()), schema=schema)
-            case Join(table=table, on=on):
-                parent = self.stream(stream.parent)
+                return replace(node, parent=parent, columns=tuple(added.items()), schema=schema)
+            case Join(table=table, on=on) as node:
+                parent = self.stream(node.parent)
                 for name in on:
                     left, right = parent.schema.type_of(name), table.schema.type_of(name)
                     if left != right:
                         raise refuse(
                             f"join on {name!r}: it is {left} in the stream, but {right} in table {table.name!r}",
-                            stream.place,
+                            node.place,
                         )
                 schema = parent.schema.with_columns(column for column in table.schema if column.name not in on)
-                return replace(stream, parent=parent, schema=schema)
-            case Dedup():
-                parent = self.stream(stream.parent)
-                return replace(stream, parent=parent, schema=parent.schema)
-            case EventTime(column=column):
-                parent = self.stream(stream.parent)
+                return replace(node, parent=parent, schema=schema)
+            case Dedup() as node:
+                parent = self.stream(node.parent)
+                return replace(node, parent=parent, schema=parent.schema)
+            case EventTime(column=column) as node:
+                parent = self.stream(node.parent)
                 kind = parent.schema.type_of(column)
                 if kind != "TIMESTAMP":
-                    raise refuse(f"event time needs a TIMESTAMP, but {column!r} is {kind}", stream.place)
-                return replace(stream, parent=parent, schema=parent.schema)
-        raise TypeError(f"{type(stream).__name__} is not a kind of stream")
+                    raise refuse(f"event time needs a TIMESTAMP, but {column!r} is {kind}", node.place)
+                return replace(node, parent=parent, schema=parent.schema)
+            case never:
+                assert_never(never)
 
     def _typed(self, schema: Schema, expressions: Mapping[str, Expression], place: Place) -> dict[str, Expression]:
         """Expressions over these columns with Spark's types."""
@@ -163,7 +166,7 @@ def _named(text: str, kind: DataType, place: Place) -> str:
         type = parse_schema(f"x {kind.simpleString()}").columns[0].type
         arrow_type(type)
         return type
-    except ModelError:
+    except MillraceError:
         message = f"{text!r} is {kind.simpleString()}, which Millrace does not keep; cast it to another type"
         raise refuse(message, place) from None
 

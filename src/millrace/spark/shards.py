@@ -1,162 +1,215 @@
-"""A shard: the state of some keys of every output, advanced by the messages of a micro-batch.
+"""A shard: the state of some keys of every stage, advanced by the messages of a micro-batch.
 
-Spark keeps the state as blobs in its own store and calls the shard once a micro-batch. What a shard held last stays in
-the worker; if the store has the same writing of it, which one small read tells, nothing else is read.
+Streams and batches run the same code. A stream's state lives in Spark's state store as blobs; workers cache it, and one
+small read validates the cached version before reuse. A batch starts from nothing and keeps only the last answers.
 """
 
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from millrace.edge.dedup import deduped
-from millrace.model.query import Query
 from millrace.model.stream import event_times
 from millrace.model.watermark import Progress, Seen, combine
 from millrace.panes import blobs
 from millrace.panes.advance import Panes, State
 from millrace.panes.blobs import Changes, Kept, from_bytes, to_bytes
+from millrace.panes.grouping import identify
 from millrace.panes.store import stack
+from millrace.plan.plan import Stage
 from millrace.sources.bundle import together
 from millrace.spark.crash import reach
-from millrace.spark.dedup import Deduplicating
-from millrace.spark.messages import (
-    DEAD,
-    DEAD_LETTERS,
-    NO_PART,
-    PANES,
-    PARTIALS,
-    ROWS,
-    STATUS,
-    Message,
-    Told,
-)
-from millrace.spark.plan import Packed, Part, Plan
+from millrace.spark.deduplicating import Deduplicating
+from millrace.spark.envelope import reported
+from millrace.spark.job import Job, PackedJob
+from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PANES, PARTIALS, ROWS, STATUS, Message, Told
 from millrace.spark.progress import ShardStatus
 from millrace.spark.unanswered import letters_of
 
 _TIME = "time"
-_SHARDS_KEPT = 64
+_SHARDS_CACHED = 64
 """How many shards a worker keeps in memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
-    """What a shard knows of one output."""
+class StageState:
+    """The state of one stage in a shard, between two micro-batches."""
 
     kept: Kept
     progress: tuple[Progress, ...]
 
 
+class StateStore(Protocol):
+    """Where a shard finds the state of a stage, and stores it."""
+
+    def read(self, stage: str) -> StageState | None:
+        """The state after the last micro-batch; None if there was none."""
+
+    def write(self, stage: str, state: StageState, changes: Changes) -> None:
+        """Store the state, of which these blobs changed."""
+
+
+class NoState:
+    """The store of a batch: it starts from nothing, and nothing comes after it."""
+
+    def read(self, stage: str) -> StageState | None:
+        """No state."""
+        return None
+
+    def write(self, stage: str, state: StageState, changes: Changes) -> None:
+        """Store nothing."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Advanced:
-    """An output of a shard after a micro-batch."""
+    """A stage of a shard after a micro-batch."""
 
     state: State
     progress: tuple[Progress, ...]
     said: pa.Table | None
     """Its panes, or the rows of a plain stream; None if there are none."""
     letters: list[dict[str, Any]]
+    errors: int
+    """Answers without a value, since the start."""
 
 
-class PartPanes:
-    """One output of a plan that has state, made ready to be advanced by messages."""
+class StageShard:
+    """One stage in one shard, ready to be advanced by messages."""
 
-    def __init__(self, number: int, part: Part) -> None:
-        """Compile it."""
-        self.number, self.name, self._part = number, part.name, part
-        self.says = PANES if isinstance(part.of, Query) else ROWS
-        parts = deduped(part.of)
-        self._dedup = None if parts is None else Deduplicating(part.name, parts)
-        self._panes = Panes(part.of) if isinstance(part.of, Query) else None
-        self._nodes = [node.estimator for node in event_times(part.stream)]
+    def __init__(self, number: int, stage: Stage, last_only: bool) -> None:
+        """Prepare its panes. With `last_only`, it answers with the last pane of each key and window, as batches do."""
+        self.number, self.id, self._stage, self._last_only = number, stage.id, stage, last_only
+        self.says = ROWS if stage.query is None else PANES
+        self._dedup = None if stage.dedup is None else Deduplicating(stage.id, stage.dedup)
+        self._panes = None if stage.query is None else Panes(stage.query)
+        self._estimators = [node.estimator for node in event_times(stage.stream)]
 
-    def advance(self, before: Held | None, messages: Sequence[Message]) -> Advanced:
-        """Take in what tasks sent."""
+    def advance(self, before: StageState | None, messages: Sequence[Message]) -> Advanced:
+        """Take in the messages of all tasks."""
         told = [Told.from_json(message.told or "") for message in messages]
         times = together([each.times for each in told])
         state = State(now=times.before) if before is None else before.kept.state
-        progress = tuple(Progress(active=times.before) for _ in self._nodes) if before is None else before.progress
+        progress = tuple(Progress(active=times.before) for _ in self._estimators) if before is None else before.progress
         sent = [from_bytes(message.payload) for message in messages if message.payload is not None]
-        seen = [sum((each.seen[n] for each in told if n in each.seen), Seen()) for n in range(len(self._nodes))]
+        seen = [sum((each.seen[n] for each in told if n in each.seen), Seen()) for n in range(len(self._estimators))]
         letters: list[dict[str, Any]] = []
         if self._dedup is not None:
             passed = self._dedup.take(state, sent)
             state, sent, letters = passed.state, passed.tables, passed.letters
-            seen = [passed.seen] if passed.seen is not None and self._nodes else seen
-        nodes = zip(self._nodes, progress, seen, strict=True)
+            seen = [passed.seen] if passed.seen is not None and self._estimators else seen
+        observed = zip(self._estimators, progress, seen, strict=True)
         now = max(state.now, times.now)
-        progress = tuple(estimator.observe(so_far, bundle, now) for estimator, so_far, bundle in nodes)
+        progress = tuple(estimator.observe(so_far, bundle, now) for estimator, so_far, bundle in observed)
         watermark = state.watermark if times.watermark is None else times.watermark
-        if times.watermark is None and self._nodes:
-            watermark = combine(list(zip(self._nodes, progress, strict=True)), times.now)
+        if times.watermark is None and self._estimators:
+            watermark = combine(list(zip(self._estimators, progress, strict=True)), times.now)
         if self._panes is None:
             state, tables = replace(state, watermark=max(state.watermark, watermark), now=now), sent
         else:
             state, tables = self._panes.advance(state, stack(sent) if sent else None, watermark, times.now)
         said = [table for table in tables if len(table)]
-        letters = [*letters, *letters_of(self._part, state.failed)]
-        return Advanced(state, progress, stack(said) if said else None, letters)
+        unanswered, errors = letters_of(self._stage, state.failed), state.errors
+        if self._last_only:
+            said = [_last(stack(said), self._panes.keys)] if said and self._panes is not None else said
+            unanswered = list({letter["value"]: letter for letter in unanswered}.values())
+            errors = len(unanswered)
+        return Advanced(state, progress, stack(said) if said else None, [*letters, *unanswered], errors)
+
+
+def _last(said: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """The last pane of each key and window; a retraction is no answer."""
+    same = identify([said[name].combine_chunks() for name in (*keys, "start", "end")], len(said))
+    last = said.take(pa.array(same.lasts))
+    return last.filter(pc.greater(last["diff"], 0))
 
 
 class Shard:
-    """All queries of a plan, for the keys of one shard."""
+    """All stages of a job, for the keys of one shard."""
 
-    def __init__(self, plan: Plan) -> None:
-        """Compile what has state."""
-        self._parts = {
-            number: PartPanes(number, part)
-            for number, part in enumerate(plan.parts)
-            if isinstance(part.of, Query) or deduped(part.of) is not None
+    def __init__(self, job: Job, last_only: bool = False) -> None:
+        """Prepare the stages that have state."""
+        self._stages = {
+            number: StageShard(number, stage, last_only) for number, stage in enumerate(job.stages) if stage.is_stateful
         }
 
-    def advance(
-        self, messages: Iterable[Message], read: Callable[[str, Held | None], Held | None],
-        write: Callable[[str, Changes], None], known: dict[str, Held],
-    ) -> Iterator[Message]:  # fmt: skip
-        """Take in the messages of a micro-batch. What does not concern the queries passes through."""
-        by_part: dict[int, list[Message]] = {}
+    def advance(self, messages: Iterable[Message], store: StateStore) -> Iterator[Message]:
+        """Take in the messages of a micro-batch. Rows of plain streams and dead letters pass through."""
+        by_stage: dict[int, list[Message]] = {}
         for message in sorted(messages, key=lambda each: each.place):
-            if message.kind == PARTIALS and message.part != NO_PART:
-                by_part.setdefault(message.part, []).append(message)
+            if message.kind == PARTIALS and message.stage != NO_STAGE:
+                by_stage.setdefault(message.stage, []).append(message)
             else:
                 yield message
-        for number, sent in by_part.items():
+        for number, sent in by_stage.items():
             began = time.process_time()
-            part = self._parts[number]
-            before = read(part.name, known.get(part.name))
+            stage = self._stages[number]
+            before = store.read(stage.id)
             reach("state read")
-            after = part.advance(before, sent)
+            after = stage.advance(before, sent)
             state = after.state
             kept, changes = blobs.write(None if before is None else before.kept, state, uuid.uuid4().hex)
-            times = json.dumps([asdict(each) for each in after.progress]).encode()
-            write(part.name, replace(changes, put={**changes.put, _TIME: times}))
-            known[part.name] = Held(kept, after.progress)
+            store.write(stage.id, StageState(kept, after.progress), changes)
             reach("state written")
-            if after.said is not None:
-                yield Message(sent[0].shard, number, 0, part.says, payload=to_bytes(after.said))
+            shard = sent[0].shard
+            if after.said is not None and len(after.said):
+                yield Message(shard, number, 0, stage.says, payload=to_bytes(after.said))
             if after.letters:
                 letters = pa.Table.from_pylist(after.letters, DEAD_LETTERS)
-                yield Message(sent[0].shard, NO_PART, 0, DEAD, payload=to_bytes(letters))
+                yield Message(shard, NO_STAGE, 0, DEAD, payload=to_bytes(letters))
             status = ShardStatus(
                 number, state.watermark, state.now, len(state.groups), _size(state), state.dropped,
-                time.process_time() - began, state.errors,
+                time.process_time() - began, after.errors,
             )  # fmt: skip
-            yield Message(sent[0].shard, number, 0, STATUS, json.dumps(asdict(status)))
+            yield Message(shard, number, 0, STATUS, json.dumps(asdict(status)))
 
 
-def processor(packed: Packed, run: str) -> StatefulProcessor:
-    """Shards as Spark calls them. `run` tells checkpoints apart.
+class BlobStore:
+    """State as blobs in a map state of Spark's, with what this worker has cached."""
 
-    One of the processes that this travels to only asks for the names of the state, so it imports Millrace when it
-    is given a micro-batch.
+    def __init__(self, blobs: Any, cached: dict[str, StageState]) -> None:
+        """`blobs` maps names to bytes; `cached` is what the worker holds of the shard."""
+        self._blobs, self._cached = blobs, cached
+
+    def read(self, stage: str) -> StageState | None:
+        """The state of a stage; from the cache, if that is what the store holds."""
+
+        def fetch(name: str) -> bytes | None:
+            found = self._blobs.getValue((f"{stage}/{name}",))
+            return None if found is None else bytes(found[0])
+
+        cached = self._cached.get(stage)
+        kept = blobs.read(fetch, None if cached is None else cached.kept)
+        if kept is None:
+            return None
+        if cached is not None and kept is cached.kept:
+            return cached
+        times = json.loads(fetch(_TIME) or b"[]")
+        lags = [{**each, "lags": tuple(map(tuple, each["lags"]))} for each in times]
+        return StageState(kept, tuple(Progress(**each) for each in lags))
+
+    def write(self, stage: str, state: StageState, changes: Changes) -> None:
+        """Store the blobs that changed, and remember the state."""
+        times = json.dumps([asdict(each) for each in state.progress]).encode()
+        for name, data in {**changes.put, _TIME: times}.items():
+            self._blobs.updateValue((f"{stage}/{name}",), (data,))
+        for name in changes.remove:
+            self._blobs.removeKey((f"{stage}/{name}",))
+        self._cached[stage] = state
+
+
+def processor(packed: PackedJob, run: str) -> StatefulProcessor:
+    """Shards as `transformWithState` calls them. `run` tells checkpoints apart.
+
+    Spark also sends this to a process that only asks for the names of the state, so Millrace is imported when the first
+    micro-batch comes.
     """
     data = packed.data
 
@@ -165,10 +218,10 @@ def processor(packed: Packed, run: str) -> StatefulProcessor:
             self._blobs = handle.getMapState("blobs", "name STRING", "data BINARY")
 
         def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-            from millrace.spark.plan import Packed
+            from millrace.spark.job import PackedJob
             from millrace.spark.shards import micro_batch
 
-            yield from micro_batch(Packed(data), run, int(key[0]), rows, self._blobs)
+            yield from micro_batch(PackedJob(data), run, int(key[0]), rows, self._blobs)
 
         def close(self) -> None:
             pass
@@ -176,43 +229,23 @@ def processor(packed: Packed, run: str) -> StatefulProcessor:
     return Processor()
 
 
-def micro_batch(packed: Packed, run: str, shard: int, rows: Iterable[Row], kept: Any) -> Iterator[Row]:
-    """What Spark asks of a shard, with its state as a map of blobs."""
-
-    def read(part: str, known: Held | None) -> Held | None:
-        def fetch(name: str) -> bytes | None:
-            found = kept.getValue((f"{part}/{name}",))
-            return None if found is None else bytes(found[0])
-
-        state = blobs.read(fetch, None if known is None else known.kept)
-        if state is None:
-            return None
-        if known is not None and state is known.kept:
-            return known
-        times = json.loads(fetch(_TIME) or b"[]")
-        lags = [{**each, "lags": tuple(map(tuple, each["lags"]))} for each in times]
-        return Held(state, tuple(Progress(**each) for each in lags))
-
-    def write(part: str, changes: Changes) -> None:
-        for name, data in changes.put.items():
-            kept.updateValue((f"{part}/{name}",), (data,))
-        for name in changes.remove:
-            kept.removeKey((f"{part}/{name}",))
-
-    messages = [Message(shard, row.part, row.place, row.kind, row.told, row.payload) for row in rows]
-    for made in _shard_of(packed).advance(messages, read, write, _known(run, shard)):
+@reported
+def micro_batch(packed: PackedJob, run: str, shard: int, rows: Iterable[Row], stored: Any) -> Iterator[Row]:
+    """One micro-batch of one shard, as rows of Spark's, with its state as a map of blobs."""
+    messages = [Message(shard, row.stage, row.place, row.kind, row.told, row.payload) for row in rows]
+    for made in _shard_of(packed).advance(messages, BlobStore(stored, _cached(run, shard))):
         payload = None if made.payload is None else bytes(made.payload)
-        yield Row(shard=shard, part=made.part, place=made.place, kind=made.kind, told=made.told, payload=payload)
+        yield Row(shard=shard, stage=made.stage, place=made.place, kind=made.kind, told=made.told, payload=payload)
 
 
 @lru_cache(8)
-def _shard_of(packed: Packed) -> Shard:
-    return Shard(packed.plan)
+def _shard_of(packed: PackedJob) -> Shard:
+    return Shard(packed.job)
 
 
-@lru_cache(_SHARDS_KEPT)
-def _known(run: str, shard: int) -> dict[str, Held]:
-    """What this worker holds of a shard, by output."""
+@lru_cache(_SHARDS_CACHED)
+def _cached(run: str, shard: int) -> dict[str, StageState]:
+    """What this worker holds of a shard, by stage."""
     return {}
 
 

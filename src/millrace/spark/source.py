@@ -22,22 +22,23 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from millrace.edge.decode import JsonDecoder
-from millrace.model.duration import SECOND
-from millrace.model.query import Query
+from millrace.model.duration import END_OF_TIME, SECOND
 from millrace.model.schema import backticked
-from millrace.model.stream import Source, event_times, sources
-from millrace.model.trigger import After, Every, Trigger, parts_of
+from millrace.model.stream import Source, event_times
+from millrace.model.trigger import waits
+from millrace.plan.plan import Stage
 from millrace.sources.bundle import Followed, Split, Times
 from millrace.sources.feed import Feed
 from millrace.sources.files import Files
 from millrace.sources.memory import Scripted
 from millrace.spark.answers import arrow_schema
 from millrace.spark.crash import reach
-from millrace.spark.edge import Letters, decoded, edge_of
+from millrace.spark.envelope import reported
+from millrace.spark.job import Job, PackedJob
 from millrace.spark.messages import TO_SHARD, to_batch
 from millrace.spark.native import CARRIED, CONTROL, OFFSET, ORIGIN, messages_of
-from millrace.spark.plan import Packed, Part, Plan
 from millrace.spark.snapshots import FileLookup, Snapshots, tables_of
+from millrace.spark.task import Letters, decoded, reader_of
 
 _FASTEST, _SLOWEST = SECOND // 5, SECOND
 """How often, at most and at least, a micro-batch is run that only lets the clock advance, where that may matter."""
@@ -67,41 +68,39 @@ class Task(InputPartition):
 class Reads:
     """What one Spark source is for: several fused outputs, or one source of a native one, whose rows it gives."""
 
-    packed: Packed
+    packed: PackedJob
     cores: int
-    parts: tuple[int, ...]
+    stages: tuple[int, ...]
     source: int | None = None
 
     @property
     def sources(self) -> list[int]:
         """The numbers of the sources that are read."""
-        plan = self.packed.plan
-        if self.source is not None:
-            return [self.source]
-        return [plan.sources.index(source) for source in plan.read_by(self.parts)]
+        return self.packed.job.read_by(self.stages) if self.source is None else [self.source]
 
     @property
     def journal(self) -> str:
-        """By which the journals of its sources are told from those of others."""
-        return FUSED if self.source is None else self.packed.plan.parts[self.parts[0]].name
+        """What tells the journals of its sources from those of others: the stage, unless all are fused."""
+        return FUSED if self.source is None else self.packed.job.stages[self.stages[0]].id
 
 
 class Reader:
-    """Sources of a plan, by offset."""
+    """Sources of a job, by offset."""
 
     def __init__(self, reads: Reads) -> None:
         """Open the sources."""
-        self._plan, self._reads = reads.packed.plan, reads
+        self._job, self._reads = reads.packed.job, reads
+        self._inputs = self._job.plan.sources
         self._sources = {
-            _key(self._plan.sources[number]): _open(self._plan.sources[number], self._plan, reads.journal)
+            self._inputs[number].id: _open(self._inputs[number].source, self._job, reads.journal)
             for number in reads.sources
         }
-        self._tick = _tick([self._plan.parts[number] for number in reads.parts])
+        self._tick = _tick([self._job.stages[number] for number in reads.stages])
         self._target: dict[str, Any] | None = None
         self._told = False
-        joined = tables_of(self._plan.parts[number].stream for number in reads.parts)
-        lookups = {name: self._plan.lookups.get(name) or FileLookup(table) for name, table in joined.items()}
-        self._tables = Snapshots(Path(self._plan.folder or "") / "tables", lookups)
+        joined = tables_of(self._job.stages[number].stream for number in reads.stages)
+        lookups = {name: self._job.lookups.get(name) or FileLookup(table) for name, table in joined.items()}
+        self._tables = Snapshots(Path(self._job.folder or "") / "tables", lookups)
 
     def start(self) -> dict[str, Any]:
         """The offset before anything."""
@@ -140,7 +139,7 @@ class Reader:
         """What is read between two offsets, in about equal parts, and in the order of arrival."""
         splits: list[tuple[int, Split]] = []
         for number in self._reads.sources:
-            key = _key(self._plan.sources[number])
+            key = self._inputs[number].id
             first, last = self._position(key, start), self._position(key, end)
             if first != last:
                 splits += [(number, split) for split in self._sources[key].splits(first, last)]
@@ -148,7 +147,7 @@ class Reader:
         if (
             end["now"] is not None
         ):  # checkpoints begun on nothing once held a first batch without a time: it does nothing
-            times = {number: self._times(self._plan.parts[number], start, end) for number in self._reads.parts}
+            times = {number: self._times(self._job.stages[number], start, end) for number in self._reads.stages}
         shares = _shares(splits, self._reads.cores) or [[]]
         tables = tuple(sorted(self._tables.paths(end.get("tables", {})).items()))
         tasks = [Task(number, share, self._read_by(share, times), tables) for number, share in enumerate(shares)]
@@ -160,13 +159,12 @@ class Reader:
         return offset["at"][key] if key in offset["at"] else self._sources[key].start()
 
     def _read_by(self, share: list[tuple[int, Split]], times: dict[int, Times]) -> dict[int, Times]:
-        read = {self._plan.sources[number] for number, _ in share}
-        return {n: at for n, at in times.items() if read & set(sources(self._plan.parts[n].stream))}
+        read = {self._inputs[number].id for number, _ in share}
+        return {n: at for n, at in times.items() if read & set(self._job.stages[n].inputs)}
 
-    def _times(self, part: Part, start: dict[str, Any], end: dict[str, Any]) -> Times:
-        """The clock of an output: that of its scripts, if it has any."""
-        for source in sources(part.stream):
-            key = _key(source)
+    def _times(self, stage: Stage, start: dict[str, Any], end: dict[str, Any]) -> Times:
+        """The clock of a stage: that of its scripts, if it has any."""
+        for key in stage.inputs:
             reader = self._sources.get(key)
             if isinstance(reader, Scripted):
                 scripted = reader.script.times(self._position(key, start), self._position(key, end))
@@ -174,19 +172,26 @@ class Reader:
                     return scripted
         return Times(end["now"] if start["now"] is None else start["now"], end["now"])
 
+    def tasks_of_all(self) -> list[Task]:
+        """What a batch reads: everything there is, and then the watermark at the end of time."""
+        tasks = self.tasks(self.start(), self.end())
+        for task in tasks:
+            task.times = dict.fromkeys(task.times, Times(0, 0, END_OF_TIME))
+        return tasks
 
-def read_messages(spark: SparkSession, packed: Packed, stream: bool) -> DataFrame:
-    """What the edge sends to the shards, for all outputs: fused ones in one source, each other natively."""
-    plan = packed.plan
-    fused = plan.fused  # which takes compiling every output to see
+
+def read_messages(spark: SparkSession, packed: PackedJob, stream: bool) -> DataFrame:
+    """What the edges send to the shards: one Spark source for all fused stages, a Spark plan for each other."""
+    job = packed.job
     frames = []
-    if fused:
-        frames.append(_load(spark, TO_SHARD, Reads(packed, _cores(spark), fused), stream))
-    for number in sorted(set(range(len(plan.parts))) - set(fused)):
+    if job.plan.fused:
+        frames.append(_load(spark, TO_SHARD, Reads(packed, _cores(spark), job.plan.fused), stream))
+    for number in job.plan.native:
         rows = {}
-        for source in sources(plan.parts[number].stream):
+        for place in job.read_by([number]):
+            source = job.sources[place]
             columns = ", ".join(f"{backticked(column.name)} {column.type}" for column in source.schema)
-            reads = Reads(packed, _cores(spark), (number,), plan.sources.index(source))
+            reads = Reads(packed, _cores(spark), (number,), place)
             rows[source.name] = _load(spark, f"{columns}, {CARRIED}", reads, stream)
         frames.append(messages_of(spark, packed, number, rows))
     return reduce(DataFrame.union, frames)
@@ -199,7 +204,7 @@ def _load(spark: SparkSession, schema: str, reads: Reads, stream: bool) -> DataF
 
 
 def _data_source(called: str, columns: str, reads: Reads) -> type[DataSource]:
-    packed, rest = reads.packed.data, (reads.cores, reads.parts, reads.source)
+    packed, rest = reads.packed.data, (reads.cores, reads.stages, reads.source)
 
     class Sources(DataSource):
         """The sources of a plan. Some processes only ask for the schema, so Millrace is imported when it is read."""
@@ -212,16 +217,16 @@ def _data_source(called: str, columns: str, reads: Reads) -> type[DataSource]:
             return columns
 
         def reader(self, schema: Any) -> Any:
-            from millrace.spark.plan import Packed
+            from millrace.spark.job import PackedJob
             from millrace.spark.source import BatchReader, Reads
 
-            return BatchReader(Reads(Packed(packed), *rest))
+            return BatchReader(Reads(PackedJob(packed), *rest))
 
         def streamReader(self, schema: Any) -> Any:  # noqa: N802
-            from millrace.spark.plan import Packed
+            from millrace.spark.job import PackedJob
             from millrace.spark.source import Reads, StreamReader
 
-            return StreamReader(Reads(Packed(packed), *rest))
+            return StreamReader(Reads(PackedJob(packed), *rest))
 
     return Sources
 
@@ -238,20 +243,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reads = reads
         self._opened: Reader | None = None
 
+    @reported
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802, D102
         return self._reader().start()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802, D102
         return ReadAllAvailable()
 
+    @reported
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802, D102
         self._reader().stop_at_the_end()
 
+    @reported
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, D102
         latest = self._reader().latest(start)
         reach("offsets planned")
         return latest
 
+    @reported
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: D102
         return self._reader().tasks(start, end)
 
@@ -274,42 +283,34 @@ class BatchReader(DataSourceReader):
         """Open nothing yet, as this also travels to tasks."""
         self._reads = reads
 
+    @reported
     def partitions(self) -> Sequence[InputPartition]:  # noqa: D102
-        reader = Reader(self._reads)
-        return reader.tasks(reader.start(), reader.end())
+        return Reader(self._reads).tasks_of_all()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: D102
         return _read(self._reads, partition)
 
 
-def _tick(parts: Iterable[Part]) -> int | None:
+def _tick(stages: Iterable[Stage]) -> int | None:
     """How long the clock may stand still while nothing comes; None if nothing goes by it."""
-    given = list(parts)
-    waits = [wait for part in given if isinstance(part.of, Query) for wait in _waits(part.of.trigger)]
-    idle = [node.estimator.idle for part in given for node in event_times(part.stream)]
-    waits += [wait for wait in idle if wait is not None]
-    return min(max(min(waits) // 4, _FASTEST), _SLOWEST) if waits else None
+    given = list(stages)
+    spans = [wait for stage in given if stage.query is not None for wait in waits(stage.query.trigger)]
+    idle = [node.estimator.idle for stage in given for node in event_times(stage.stream)]
+    spans += [wait for wait in idle if wait is not None]
+    return min(max(min(spans) // 4, _FASTEST), _SLOWEST) if spans else None
 
 
-def _waits(trigger: Trigger) -> list[int]:
-    match trigger:
-        case After(delay):
-            return [delay]
-        case Every(period):
-            return [period]
-    return [wait for part in parts_of(trigger) for wait in _waits(part)]
-
-
+@reported
 def _read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(task, Task)
     if not task.times:
         return
     if reads.source is None:
-        messages = edge_of(reads.packed, task.tables).messages(task.splits, task.times, task.number)
+        messages = reader_of(reads.packed, task.tables).messages(task.splits, task.times, task.number)
         reach("bundle read")
-        yield to_batch(messages, reads.packed.plan.labels)
+        yield to_batch(messages, reads.packed.job.labels)
     else:
-        yield from _rows(reads.packed.plan.sources[reads.source], task)
+        yield from _rows(reads.packed.job.sources[reads.source], task)
 
 
 def _rows(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
@@ -341,19 +342,15 @@ def _rows(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist([{CONTROL: control}], schema)
 
 
-def _open(source: Source, plan: Plan, journal: str) -> Followed:
+def _open(source: Source, job: Job, journal: str) -> Followed:
     if source.kind == "memory":
-        return Scripted(plan.scripts[source.name], source)
+        return Scripted(job.scripts[source.name], source)
     name = hashlib.sha256(f"{journal} {source.name}".encode()).hexdigest()[:16]
-    kept = Path(plan.folder or "") / "sources"
+    kept = Path(job.folder or "") / "sources"
     if source.kind == "files":
         return Files(source, kept / f"{name}.jsonl")
-    reader = plan.reader if plan.reader is None or journal == FUSED else f"{plan.reader}, {journal}"
-    return Feed(source, plan.log, kept / f"{name}.json", reader, plan.latency / SECOND, time.monotonic)
-
-
-def _key(source: Source) -> str:
-    return f"{source.kind} {source.name}"
+    member = "" if journal == FUSED else journal
+    return Feed(source, job.log, kept / f"{name}.json", job.latency / SECOND, time.monotonic, job.group, member)
 
 
 def _shares(splits: list[tuple[int, Split]], cores: int) -> list[list[tuple[int, Split]]]:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -20,15 +21,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from millrace.eventlog.durable import sync
 from millrace.model.duration import SECOND, Duration, parse_duration, parse_positive
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 from millrace.model.pipeline import Pipeline
+from millrace.plan.compile import PlanSettings, compile
+from millrace.plan.plan import Plan
 from millrace.sources.memory import Script
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import gather
+from millrace.spark.job import DEFAULT_LATENCY, DEFAULT_LOG, Job
 from millrace.spark.messages import FROM_SHARD
-from millrace.spark.outputs import check_places, of_views, parts_of, writers_of
-from millrace.spark.plan import DEFAULT_LATENCY, DEFAULT_LOG, Plan
+from millrace.spark.outputs import check_places, of_views, writers_of
 from millrace.spark.progress import BatchProgress
 from millrace.spark.session import labels_of, streaming
 from millrace.spark.settled import settled
@@ -85,7 +88,7 @@ class Run:
             failure = self._failure or error
             if isinstance(failure, StoppedError):
                 return True
-            raise plain_error(failure) if isinstance(failure, PySparkException) else failure from None
+            raise plain_error(failure) from None
         finally:
             if not self.query.isActive:
                 self.lock.close()
@@ -170,26 +173,26 @@ def start(
     given = scripts or {}
     check_places(pipeline, given, log)
     pipeline = settled(spark, pipeline)
-    parts = parts_of(pipeline)
     period = None if interval is None else parse_duration(interval, "interval")
     if until_caught_up and period is not None:
-        raise ModelError("to run until caught up takes all there is as it comes; leave the interval out")
+        raise PipelineError("to run until caught up takes all there is as it comes; leave the interval out")
     kept = Checkpoint(Path(checkpoint).absolute())
     with ExitStack() as held:
         lock = held.enter_context(kept.lock())
-        labels = labels_of(shards or spark.sparkContext.defaultParallelism)
-        opened = kept.open(pipeline.name, parts, labels, fuse)
-        plan = Plan(
-            tuple(parts.values()), opened.labels, str(kept.folder), str(Path(log).absolute()),
-            pipeline.name if reports else None, parse_positive(latency, "latency"), given, lookups or {}, fuse,
+        plan = compile(pipeline, PlanSettings(shards or spark.sparkContext.defaultParallelism, fuse))
+        opened = kept.open(plan, labels_of(plan.shards))
+        plan = replace(plan, shards=len(opened.labels))  # fixed by the first run
+        job = Job(
+            plan, opened.labels, str(kept.folder), str(Path(log).absolute()), pipeline.name if reports else None,
+            parse_positive(latency, "latency"), given, lookups or {},
         )  # fmt: skip
-        writers = writers_of(pipeline, plan.log)
+        writers = writers_of(pipeline, job.log)
         letters = FileWriter(str(kept.dead_letters), "json")
         delivery = Delivery(pipeline.name, opened.id, promised, kept.begun)
         run = Run(pipeline, plan, kept, delivery, views, writers, letters, on_batch)
-        packed = plan.pack()
+        packed = job.pack()
         frame = (
-            read_messages(streaming(spark, plan.shards), packed, stream=True)
+            read_messages(streaming(spark, job.shards), packed, stream=True)
             .groupBy("shard")
             .transformWithState(processor(packed, opened.id), FROM_SHARD, outputMode="append", timeMode="none")
         )

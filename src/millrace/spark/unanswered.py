@@ -5,19 +5,18 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.model.plain import to_json
-from millrace.model.query import WINDOW_COLUMNS, Query
+from millrace.model.query import WINDOW_COLUMNS
 from millrace.model.stream import sources
 from millrace.model.window import Window
-from millrace.spark.plan import Part
+from millrace.plan.plan import Stage
 
 
-def letters_of(part: Part, failed: pa.Table | None) -> list[dict[str, Any]]:
+def letters_of(stage: Stage, failed: pa.Table | None) -> list[dict[str, Any]]:
     """A letter for each; its value is the key and the window as JSON."""
-    if failed is None:
+    query = stage.query
+    if failed is None or query is None:
         return []
-    query = part.of
-    assert isinstance(query, Query)
-    about = {"source": ", ".join(source.name for source in sources(query.stream)), "origin": part.name, "offset": None}
+    about = {"source": ", ".join(source.name for source in sources(query.stream)), "origin": stage.id, "offset": None}
     letters = []
     for row in failed.to_pylist():
         bounds = query.bounds(Window(row["start"], row["end"]))

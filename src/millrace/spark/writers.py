@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from millrace.eventlog.durable import remove_parts, write_whole
 from millrace.eventlog.topics import Log
-from millrace.model.errors import ModelError, unknown
+from millrace.model.errors import PipelineError, unknown
 from millrace.model.pipeline import FileSink, FunctionSink, Sink, TableSink, TopicSink
 from millrace.model.plain import as_text, to_json
 from millrace.model.schema import Schema
@@ -40,7 +40,7 @@ class Guarantee(StrEnum):
 def parse_guarantee(text: str) -> Guarantee:
     """A guarantee by its name."""
     if text not in tuple(Guarantee):
-        raise ModelError(unknown("guarantee", text, Guarantee))
+        raise PipelineError(unknown("guarantee", text, Guarantee))
     return Guarantee(text)
 
 
@@ -108,7 +108,7 @@ class FileWriter:
             self._folder.mkdir(parents=True, exist_ok=True)
             remove_parts(self._folder)
         except OSError as error:
-            raise ModelError(f"cannot write to the folder {folder}: {error.strerror}") from None
+            raise PipelineError(f"cannot write to the folder {folder}: {error.strerror}") from None
 
     def write(self, answers: pa.Table, commit: Commit, once: bool) -> None:
         """Write a file named by the commit, or, if it need not be once, by that and by who writes it."""
@@ -150,7 +150,7 @@ class TableWriter:
         lower = [name.lower() for name in names]
         for name in names:
             if lower.count(name.lower()) > 1:
-                raise ModelError(f"SQLite has no table with two columns {name!r}, in capitals or not; rename one")
+                raise PipelineError(f"SQLite has no table with two columns {name!r}, in capitals or not; rename one")
         self._columns = ['"' + name.replace('"', '""') + '"' for name in names]
         with self._transaction() as database:
             database.execute(
@@ -164,7 +164,7 @@ class TableWriter:
                 columns = ", ".join(f"{name} {kind}" for name, kind in zip(self._columns, kinds, strict=True))
                 database.execute(f'CREATE TABLE "{table}" ({columns})')
             elif found != self._columns:
-                raise ModelError(
+                raise PipelineError(
                     f"table {table} of {path} has the columns {', '.join(found)}, not {', '.join(self._columns)}; "
                     "choose another table"
                 )
@@ -261,7 +261,7 @@ def _clear(what: str) -> Iterator[None]:
         yield
     except (OSError, sqlite3.OperationalError) as error:
         said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ModelError(f"{what}: {said}; nothing was lost: mend that, and run again") from error
+        raise PipelineError(f"{what}: {said}; nothing was lost: mend that, and run again") from error
 
 
 def _affinity(type: str) -> str:

@@ -10,11 +10,11 @@ from datetime import datetime
 from typing import Any
 
 from millrace.model.duration import SECOND, to_instant
-from millrace.model.errors import ModelError
+from millrace.model.errors import MillraceError
 from millrace.model.pane import Pane
 from millrace.model.query import Query
 from millrace.model.reference import Reference
-from millrace.model.window import GLOBAL_WINDOW, Count
+from millrace.model.window import GLOBAL_WINDOW, CountWindow
 from millrace.testing.engines import ENGINES, Engine
 from millrace.testing.transcript import (
     PANE,
@@ -80,7 +80,7 @@ def _on_spark(documents: Sequence[Document], engine: str) -> dict[int, Engine | 
     for number, document in enumerate(documents):
         # A document that must fail says nothing about Spark; that it does fail is the reference's to say.
         if document.error is None:
-            with suppress(ModelError):  # whatever is wrong with it is said when it is checked
+            with suppress(MillraceError):  # whatever is wrong with it is said when it is checked
                 transcripts[number] = parse_transcript(document)
     run: Callable[..., Sequence[Any]] = record if engine == STREAM else differences
     return dict(zip(transcripts, run(list(transcripts.values())) if transcripts else (), strict=True))
@@ -109,7 +109,7 @@ def _failure(document: Document, engine: str, ran: Engine | list[str] | Exceptio
             _compare_batch(transcript, ran)
         else:
             _run(transcript, ran or ENGINES.get(engine, Reference)(transcript.query))
-    except ModelError as error:
+    except MillraceError as error:
         return error.message, document.line
     except _DifferenceError as difference:
         return str(difference), document.step_line(difference.step)
@@ -232,7 +232,7 @@ def _equal(wanted: Any, said: Any) -> bool:
 
 def _attributes(pane: Pane, query: Query) -> dict[str, Any]:
     """A pane as transcripts write it."""
-    if isinstance(query.windowing, Count):
+    if isinstance(query.windowing, CountWindow):
         bounds: list[float] = [pane.window.start, pane.window.end]
     else:
         bounds = [_seconds(pane.window.start), _seconds(pane.window.end)]

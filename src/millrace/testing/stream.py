@@ -16,7 +16,7 @@ from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
 from millrace.model.rows import DeadLetter
 from millrace.model.stream import with_sources
-from millrace.model.window import GLOBAL_WINDOW, Count, Global, Row, Window
+from millrace.model.window import GLOBAL_WINDOW, CountWindow, Global, Row, Window
 from millrace.sources.memory import Happening, Script
 from millrace.spark import session, stream
 from millrace.spark.answers import schema_of
@@ -138,7 +138,7 @@ def _pane(query: Query, row: dict[str, Any]) -> Pane:
     start, end = row["window_start"], row["window_end"]
     if isinstance(query.windowing, Global):
         window = GLOBAL_WINDOW
-    elif isinstance(query.windowing, Count):
+    elif isinstance(query.windowing, CountWindow):
         window = Window(start, end)
     else:
         window = Window(to_instant(start), to_instant(end))

@@ -14,12 +14,12 @@ from typing import Any, TypeAlias, TypeGuard
 import yaml
 
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME, SECOND, to_datetime
-from millrace.model.errors import ModelError, refuse, unknown
+from millrace.model.errors import PipelineError, refuse, unknown
 from millrace.model.inputs import memory
 from millrace.model.pane import Mode, Timing
 from millrace.model.query import Query
 from millrace.model.schema import Schema, parse_schema
-from millrace.model.window import Count, Global
+from millrace.model.window import CountWindow, Global
 from millrace.testing.notation import parse_aggregate, parse_policy, parse_trigger, parse_window
 
 _KEYS = ("name", "window", "trigger", "mode", "lateness", "aggregate", "watermarks", "idle", "steps", "error")
@@ -126,7 +126,7 @@ class Document:
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """The documents of a file. Raises ModelError if it is not readable YAML."""
+    """The documents of a file. Raises MillraceError if it is not readable YAML."""
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))
         loader.name = str(path)
@@ -136,14 +136,14 @@ def read_documents(path: Path) -> Iterator[Document]:
             if node is not None and content is not None:
                 yield Document(str(path), node.start_mark.line + 1, content, _step_lines(node))
     except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
+        raise PipelineError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ModelError(f"{path}: cannot be read: it is not text in UTF-8") from None
+        raise PipelineError(f"{path}: cannot be read: it is not text in UTF-8") from None
     except yaml.YAMLError as error:
-        raise ModelError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+        raise PipelineError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
     except (ValueError, ArithmeticError, RecursionError, LookupError) as error:
         # PyYAML lets through what Python says of a date or a number that is none, or of endless nesting.
-        raise ModelError(f"{path}: cannot be read: {error}") from None
+        raise PipelineError(f"{path}: cannot be read: {error}") from None
 
 
 def _step_lines(document: yaml.Node) -> tuple[int, ...]:
@@ -154,7 +154,7 @@ def _step_lines(document: yaml.Node) -> tuple[int, ...]:
 
 
 def parse_transcript(document: Document) -> Transcript:
-    """Check a document and build what it describes. Raises ModelError with what is wrong."""
+    """Check a document and build what it describes. Raises MillraceError with what is wrong."""
     content = document.content
     if not isinstance(content, Mapping):
         raise refuse(f"a transcript is a mapping with window: and steps:, not {type(content).__name__}")
@@ -174,7 +174,7 @@ def parse_transcript(document: Document) -> Transcript:
     windowing = parse_window(content["window"])
     numbered = list(enumerate(content["steps"], 1))
     bundles = {n: _elements(step["input"], n) for n, step in numbered if isinstance(step, Mapping) and "input" in step}
-    if not isinstance(windowing, Count | Global):
+    if not isinstance(windowing, CountWindow | Global):
         for number, bundle in bundles.items():
             if any(row["at"] is None and row["closes"] is None for row in bundle):
                 raise refuse(f"step {number}: each element needs at:, its event time in seconds")
@@ -258,7 +258,7 @@ def _row(element: Mapping[str, Any]) -> dict[str, Any]:
         key: None if element[key] is None else to_datetime(_instant(element[key], key)) for key in ("at", "closes")
     }
     if times["at"] is None and times["closes"] is None:
-        times["at"] = to_datetime(0)  # Count and global windows do not ask when.
+        times["at"] = to_datetime(0)  # CountWindow and global windows do not ask when.
     return {**element, **times}
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from millrace.model.errors import ModelError, unknown
+from millrace.model.errors import PipelineError, unknown
 from millrace.views.dialect import Connection, Dialect
 from millrace.views.shape import ViewShape, shape_from_json
 from millrace.views.store import Generation, State
@@ -68,7 +68,7 @@ class Catalog:
         if found is None:
             self._connection.execute("INSERT INTO millrace_store VALUES ($1, 0)", (FORMAT,))
         elif found[0] != FORMAT:
-            raise ModelError(
+            raise PipelineError(
                 f"the store is of another release of Millrace (format {found[0]}, not {FORMAT}); "
                 "run that release, or name another store and replay into it"
             )
@@ -132,7 +132,7 @@ class Catalog:
         """A view by its name."""
         served = {kept.shape.name: kept for kept in self.views() if kept.changes is not None}
         if view not in served:
-            raise ModelError(unknown("view", view, served))
+            raise PipelineError(unknown("view", view, served))
         return served[view]
 
     def put(self, kept: Kept) -> None:

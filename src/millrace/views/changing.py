@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
-from millrace.model.errors import ModelError
+from millrace.model.errors import PipelineError
 from millrace.views.catalog import Kept
 from millrace.views.consolidate import NULLS, consolidate
 from millrace.views.dialect import Connection
@@ -62,7 +62,7 @@ def _net(connection: Connection, kept: Kept, answers: pa.Table, whole: bool) -> 
     place = len(shape.columns.names) - 3
     expected = [*shape.columns.names[:place], shape.diff.name, *shape.columns.names[place:]]
     if answers.column_names != expected:
-        raise ModelError(
+        raise PipelineError(
             f"answers for view {shape.name!r} have the columns {', '.join(answers.column_names)}, "
             f"not {', '.join(expected)}"
         )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from millrace.model.errors import ModelError, unknown
+from millrace.model.errors import PipelineError, unknown
 from millrace.views.catalog import Catalog, Kept
 from millrace.views.dialect import Connection, quoted
 from millrace.views.shape import ViewShape, check_names, differences
@@ -27,7 +27,7 @@ def complete(connection: Connection, pipeline: str, shapes: Sequence[ViewShape],
                 for statement in _serve(connection, kept, None, version):
                     connection.execute(statement)
         elif changed := differences(known[shape.name].shape, shape):
-            raise ModelError(
+            raise PipelineError(
                 f"view {shape.name!r} is in the store with another shape: {changed}; compute it anew beside the old "
                 "one with `millrace replay`, or name another store"
             )
@@ -72,7 +72,7 @@ def drop(connection: Connection, pipeline: str) -> None:
     catalog = Catalog(connection)
     known = [each.number for each in catalog.generations(pipeline) if each.state is not State.DROPPED]
     if not known:
-        raise ModelError(unknown("pipeline", pipeline, sorted({kept.pipeline for kept in catalog.views()})))
+        raise PipelineError(unknown("pipeline", pipeline, sorted({kept.pipeline for kept in catalog.views()})))
     statements = []
     for number in known:
         for name, kept in catalog.of_generation(pipeline, number).items():
@@ -95,7 +95,7 @@ def target(catalog: Catalog, pipeline: str, generation: int | None) -> int:
     """The generation that is meant: the one that is served, if none is named."""
     number = catalog.in_state(pipeline, State.SERVING) if generation is None else generation
     if number is None:
-        raise ModelError(f"the store has no views of pipeline {pipeline!r}; open() makes them")
+        raise PipelineError(f"the store has no views of pipeline {pipeline!r}; open() makes them")
     return number
 
 
@@ -103,9 +103,9 @@ def of_generation(catalog: Catalog, pipeline: str, generation: int) -> dict[str,
     """The views of a generation that can be filled."""
     known = {each.number: each.state for each in catalog.generations(pipeline)}
     if generation not in known:
-        raise ModelError(unknown("generation", generation, map(str, known)))
+        raise PipelineError(unknown("generation", generation, map(str, known)))
     if known[generation] is State.DROPPED:
-        raise ModelError(
+        raise PipelineError(
             f"generation {generation} of pipeline {pipeline!r} was dropped since, by a replay or by somebody; "
             "run the pipeline anew to go on with the present one"
         )
@@ -148,10 +148,10 @@ def _check(catalog: Catalog, pipeline: str, shapes: Sequence[ViewShape]) -> None
         if kept is None:
             continue
         if kept.pipeline != pipeline:
-            raise ModelError(
+            raise PipelineError(
                 f"view {shape.name!r} of the store belongs to pipeline {kept.pipeline!r}, not to {pipeline!r}; "
                 "call it something else, name another store, or let go of the other's: millrace views drop "
                 f"{kept.pipeline}"
             )
         if kept.shape.name != shape.name:
-            raise ModelError(f"the store has a view {kept.shape.name!r} already; call {shape.name!r} something else")
+            raise PipelineError(f"the store has a view {kept.shape.name!r} already; call {shape.name!r} something else")

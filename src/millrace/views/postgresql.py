@@ -14,7 +14,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
 from millrace.model.duration import Duration
-from millrace.model.errors import MachineError, ModelError
+from millrace.model.errors import NOTHING_LOST, MachineError, MillraceError, PipelineError
 from millrace.views import asked
 from millrace.views.copying import binary_rows
 from millrace.views.dialect import Connection, Cursor
@@ -72,7 +72,7 @@ class PostgresqlConnection:
                 return
             except errors.LockNotAvailable:
                 if time.monotonic() > deadline:
-                    raise ModelError("somebody reads the views for too long; stop that, and try again") from None
+                    raise PipelineError("somebody reads the views for too long; stop that, and try again") from None
                 time.sleep(0.1)
 
 
@@ -85,7 +85,7 @@ class PostgresqlStore(SqlStore):
         try:
             self._about = conninfo_to_dict(url)
         except psycopg.ProgrammingError:
-            raise ModelError("the URL of the store does not parse; write postgresql://user@host/database") from None
+            raise PipelineError("the URL of the store does not parse; write postgresql://user@host/database") from None
         self._url = url
         self._alone = threading.Lock()
         self._writer: psycopg.Connection[Any] | None = None
@@ -119,7 +119,7 @@ class PostgresqlStore(SqlStore):
                 yield PostgresqlConnection(connection)
             except errors.UndefinedTable as error:
                 if "millrace_" not in str(error):
-                    raise ModelError("the view was replaced just now; ask again") from error
+                    raise PipelineError("the view was replaced just now; ask again") from error
                 raise NoViewsError(f"{self._where} holds no views; run a pipeline that has some first") from None
             except psycopg.Error as error:
                 raise self._cannot("read", error) from error
@@ -201,9 +201,9 @@ class PostgresqlStore(SqlStore):
 
     def _check(self, about: psycopg.ConnectionInfo) -> None:
         if about.server_version < OLDEST * 10_000:
-            raise ModelError(f"{self._where} is of PostgreSQL {about.server_version // 10_000}; views need {OLDEST}")
+            raise PipelineError(f"{self._where} is of PostgreSQL {about.server_version // 10_000}; views need {OLDEST}")
         if (encoding := about.parameter_status("server_encoding")) != "UTF8":
-            raise ModelError(f"{self._where} is in {encoding}, which lacks characters; make a database in UTF8")
+            raise PipelineError(f"{self._where} is in {encoding}, which lacks characters; make a database in UTF8")
 
     def _let_go(self) -> None:
         if self._writer is not None:
@@ -223,15 +223,15 @@ class PostgresqlStore(SqlStore):
         port = f":{about['port']}" if "port" in about else ""
         return f"database {about.get('dbname', about.get('user', ''))!r} at {about.get('host', 'localhost')}{port}"
 
-    def _cannot(self, what: str, error: psycopg.Error) -> ModelError:
+    def _cannot(self, what: str, error: psycopg.Error) -> MillraceError:
         said = error.diag.message_primary or str(error).strip().partition("\n")[0]
         if not self._was_there:
-            return MachineError(f"cannot {what} {self._where}: {said}; check the URL, and that the server runs")
+            return MachineError(f"cannot {what} {self._where}: {said}", "check the URL, and that the server runs")
         if isinstance(error, errors.ProgramLimitExceeded):
             said += " (a key is too long; shorten it in the query, as with left(k, 500))"
-        return MachineError(f"cannot {what} {self._where}: {said}; nothing was lost: mend that, and run again")
+        return MachineError(f"cannot {what} {self._where}: {said}", NOTHING_LOST)
 
-    def _why(self, error: psycopg.Error, limit_seconds: float) -> ModelError:
+    def _why(self, error: psycopg.Error, limit_seconds: float) -> MillraceError:
         """What is wrong with a query."""
         said = error.diag.message_primary or str(error)
         if isinstance(error, errors.QueryCanceled):

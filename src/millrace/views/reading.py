@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as types
 
-from millrace.model.errors import ModelError, shown, unknown
+from millrace.model.errors import PipelineError, shown, unknown
 from millrace.model.schema import Column, Schema
 from millrace.views.catalog import Catalog
 from millrace.views.dialect import Connection, Dialect, listed, quoted
@@ -68,10 +68,10 @@ def _condition(dialect: Dialect, columns: Schema, filter: Filter, values: list[A
     column = _column(columns, name)
     if operator == "in":
         if isinstance(value, str) or not isinstance(value, Iterable):
-            raise ModelError(f"the filter {name} in {shown(value)} needs several values")
+            raise PipelineError(f"the filter {name} in {shown(value)} needs several values")
         return f"({' OR '.join(_condition(dialect, columns, (name, '=', each), values) for each in value) or 'FALSE'})"
     if operator not in _COMPARISONS:
-        raise ModelError(unknown("comparison", operator, (*_COMPARISONS, "in")))
+        raise PipelineError(unknown("comparison", operator, (*_COMPARISONS, "in")))
     if value is None and operator in ("=", "!="):
         return f"{quoted(name)} IS {'NOT ' if operator == '!=' else ''}NULL"
     values.append(dialect.parameter(_scalar(column, value)))
@@ -81,7 +81,7 @@ def _condition(dialect: Dialect, columns: Schema, filter: Filter, values: list[A
 def _ordered(columns: Schema, order: Order) -> str:
     name, direction = order
     if direction not in _ORDERS:
-        raise ModelError(unknown("order", direction, _ORDERS))
+        raise PipelineError(unknown("order", direction, _ORDERS))
     return f"{quoted(_column(columns, name).name)} {_ORDERS[direction]}"
 
 
@@ -89,26 +89,26 @@ def _column(columns: Schema, name: str) -> Column:
     for column in columns:
         if column.name == name:
             return column
-    raise ModelError(unknown("column", name, columns.names))
+    raise PipelineError(unknown("column", name, columns.names))
 
 
 def _scalar(column: Column, value: Any) -> pa.Scalar:
     """A value that is compared with a column, of its type."""
     kind = kind_of(column.type)
     if types.is_nested(kind):
-        raise ModelError(f"{column.name} is {column.type}, which cannot be compared with; ask for it in SQL")
+        raise PipelineError(f"{column.name} is {column.type}, which cannot be compared with; ask for it in SQL")
     try:
         if types.is_timestamp(kind) and isinstance(value, str):
             at = datetime.fromisoformat(value)
             value = at if at.tzinfo else at.replace(tzinfo=UTC)
         return pa.scalar(value).cast(kind)
     except (pa.ArrowException, ValueError, OverflowError):
-        raise ModelError(f"{shown(value)} cannot be compared with {column.name}, which is {column.type}") from None
+        raise PipelineError(f"{shown(value)} cannot be compared with {column.name}, which is {column.type}") from None
 
 
 def _whole(number: int, what: str) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise ModelError(f"{what} is a whole number, not {shown(number)}")
+        raise PipelineError(f"{what} is a whole number, not {shown(number)}")
     return number
 
 

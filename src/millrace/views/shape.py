@@ -9,7 +9,7 @@ from functools import lru_cache
 import pyarrow as pa
 
 from millrace.model.arrow import arrow_type
-from millrace.model.errors import ModelError, refuse
+from millrace.model.errors import MillraceError, PipelineError, refuse
 from millrace.model.pane import Mode
 from millrace.model.query import WINDOW_COLUMNS, Query
 from millrace.model.schema import Column, Schema
@@ -98,7 +98,7 @@ def shape_of(name: str, query: Query) -> ViewShape:
     shape = ViewShape(name, Schema((*query.schema, *about)), (*query.keys, *bounds, *index), merges)
     try:
         shape.change_columns  # noqa: B018 - for what it refuses
-    except ModelError as error:
+    except MillraceError as error:
         raise refuse(f"view {name!r}: {error.message}; rename it in the query", query.place) from None
     return shape
 
@@ -139,14 +139,14 @@ def check_names(shapes: Sequence[ViewShape]) -> None:
     seen: set[str] = set()
     for shape in shapes:
         if _OURS.fullmatch(shape.name):
-            raise ModelError(f"a view cannot be called {shape.name!r}: tables of the store are called so; rename it")
+            raise PipelineError(f"a view cannot be called {shape.name!r}: tables of the store are called so; rename it")
         if len(shape.name.encode()) > _LONGEST_VIEW:
-            raise ModelError(f"view {shape.name!r:.60} has too long a name; {_LONGEST_VIEW} characters is the most")
+            raise PipelineError(f"view {shape.name!r:.60} has too long a name; {_LONGEST_VIEW} characters is the most")
         if shape.name.lower() in seen:
-            raise ModelError(f"there are two views {shape.name!r}, in capitals or not; rename one")
+            raise PipelineError(f"there are two views {shape.name!r}, in capitals or not; rename one")
         seen.add(shape.name.lower())
         for name in shape.columns.names:
             if len(name.encode()) > _LONGEST:
-                raise ModelError(
+                raise PipelineError(
                     f"column {name!r:.60} of view {shape.name!r} has too long a name; {_LONGEST} bytes is the most"
                 )

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from millrace.model.duration import SECOND, Duration, parse_duration
-from millrace.model.errors import ModelError, unknown
+from millrace.model.errors import MillraceError, PipelineError, unknown
 from millrace.model.schema import Schema
 from millrace.views import generations, reading
 from millrace.views.catalog import Catalog, Checkpoint
@@ -79,7 +79,7 @@ class SqlStore(ABC):
             if done and once and done.batch >= batch:
                 return done.version if again and done.batch == batch else None
             if done and generation not in (None, done.generation):
-                raise ModelError(
+                raise PipelineError(
                     f"checkpoint {checkpoint} of pipeline {pipeline!r} fills generation {done.generation}, so that it "
                     f"cannot fill {generation}; begin with a new checkpoint"
                 )
@@ -90,7 +90,7 @@ class SqlStore(ABC):
 
         version = self.write(work)
         if self._clock() - self._trimmed > _TRIM_EVERY:
-            with suppress(ModelError):  # the commit is done; what is left is tried again with a later one
+            with suppress(MillraceError):  # the commit is done; what is left is tried again with a later one
                 self._trim(self._keep)
         return version
 
@@ -144,7 +144,7 @@ class SqlStore(ABC):
         with self.read() as connection:
             previous = Catalog(connection).in_state(pipeline, State.PREVIOUS)
         if previous is None:
-            raise ModelError(f"pipeline {pipeline!r} has no generation before the one that is served")
+            raise PipelineError(f"pipeline {pipeline!r} has no generation before the one that is served")
         return self.swap(pipeline, previous)
 
     def drop(self, pipeline: str) -> None:
@@ -221,7 +221,7 @@ class SqlStore(ABC):
         any_changed = False
         for name, table in answers.items():
             if name not in views:
-                raise ModelError(unknown("view", name, views))
+                raise PipelineError(unknown("view", name, views))
             changed = change(connection, views[name], table, version + 1, whole)
             if changed:
                 catalog.count(views[name], changed.inserted - changed.deleted, version + 1)
@@ -233,7 +233,7 @@ class SqlStore(ABC):
 
     def _clear(self) -> None:
         """Remove what was dropped; what somebody still reads is left for the next time."""
-        with suppress(ModelError):
+        with suppress(MillraceError):
             self.write(lambda connection, again: generations.clear(connection))
 
     def _trim(self, keep: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from millrace.model.duration import Duration
-from millrace.model.errors import MachineError, ModelError
+from millrace.model.errors import NOTHING_LOST, MachineError, MillraceError
 from millrace.views import asked
 from millrace.views.dialect import Connection, Cursor
 from millrace.views.sql import SqlStore, wall_clock
@@ -82,8 +82,7 @@ class SqliteStore(SqlStore):
                 return self._transaction(work)
             except (sqlite3.Error, OSError) as error:
                 self._let_go()
-                said = f"cannot write to {self._path}: {error}"
-                raise MachineError(f"{said}; nothing was lost: mend that, and run again") from error
+                raise MachineError(f"cannot write to {self._path}: {error}", NOTHING_LOST) from error
 
     @contextmanager
     def read(self) -> Iterator[SqliteConnection]:
@@ -95,7 +94,7 @@ class SqliteStore(SqlStore):
             except sqlite3.Error as error:
                 if str(error).startswith(f"{_NO_TABLE}millrace_"):
                     raise NoViewsError(f"{self._path} holds no views; run a pipeline that has some first") from None
-                raise MachineError(f"cannot read {self._path}: {error}") from error
+                raise MachineError(f"cannot read {self._path}: {error}", "mend that, and ask again") from error
 
     def query(self, sql: str, limit_seconds: float = 10, max_rows: int | None = None) -> Rows:
         """The answer to one SQL query."""
@@ -147,11 +146,11 @@ class SqliteStore(SqlStore):
                 f"{self._path.as_uri()}?mode=ro", _PATIENCE, isolation_level=None, uri=True, check_same_thread=False
             )
         except sqlite3.Error as error:
-            raise MachineError(f"cannot read {self._path}: {error}") from error
+            raise MachineError(f"cannot read {self._path}: {error}", "mend that, and ask again") from error
         connection.execute("PRAGMA query_only = TRUE")  # which says nothing of the file yet
         return connection
 
-    def _why(self, error: Exception, limit_seconds: float) -> ModelError:
+    def _why(self, error: Exception, limit_seconds: float) -> MillraceError:
         """What is wrong with a query."""
         said = str(error)
         if said == "interrupted":

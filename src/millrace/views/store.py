@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from millrace.model.duration import Duration
-from millrace.model.errors import ModelError, unknown
+from millrace.model.errors import MillraceError, PipelineError, unknown
 from millrace.model.schema import Schema
 from millrace.views.shape import ViewShape
 
@@ -31,11 +31,11 @@ Order: TypeAlias = tuple[str, str]
 """A column, and `asc` or `desc`; NULL comes before all else, as in Spark."""
 
 
-class ForgottenError(ModelError):
+class ForgottenError(MillraceError):
     """The changes that are asked for are not kept; take the rows, and go on from their version."""
 
 
-class NoViewsError(ModelError):
+class NoViewsError(MillraceError):
     """Nothing was ever kept there."""
 
 
@@ -93,7 +93,7 @@ class Rows:
 
 
 class Store(Protocol):
-    """Somewhere that views are kept. All that goes wrong is a ModelError that says what to do."""
+    """Somewhere that views are kept. All that goes wrong is a MillraceError that says what to do."""
 
     def open(self, pipeline: str, shapes: Sequence[ViewShape], generation: int | None = None) -> None:
         """Make the views that are missing, in a generation, or in the one that is served.
@@ -182,7 +182,7 @@ def open_store(url: str | Path, keep: Duration = KEEP) -> Store:
 
         return PostgresqlStore(text, keep)
     if separator and (scheme != "sqlite" or not rest.startswith("/")):
-        raise ModelError(
+        raise PipelineError(
             f"{unknown('store', scheme, ('sqlite', 'postgresql'))}; write sqlite:///file or postgresql://..."
         )
     from millrace.views.sqlite import SqliteStore

@@ -1,4 +1,4 @@
-"""The edge inside a Spark task: splits of sources in, messages to the shards out.
+"""The fused edges inside a Spark task: splits of sources in, messages to the shards out.
 
 A bundle is decoded once and taken in by every output that reads its source. Records that do not fit, and rows that have
 no value somewhere, become dead letters; the rest go on.
@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from millrace.edge.connection import PLACE, ROW_ERRORS
 from millrace.edge.decode import JsonDecoder, look_like_objects
-from millrace.edge.dedup import deduped
 from millrace.edge.fused import Fused, Taken, columns_read
 from millrace.model.arrow import arrow_type
 from millrace.model.query import Query
@@ -30,9 +29,10 @@ from millrace.panes.columns import RowsFailedError
 from millrace.panes.hashing import hash_keys
 from millrace.panes.lift import assigned, lift
 from millrace.panes.store import stack
+from millrace.plan.plan import Stage
 from millrace.sources.bundle import Bundle, Split, Times
-from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_PART, PARTIALS, ROWS, Message, Told
-from millrace.spark.plan import Packed, Part, Plan
+from millrace.spark.job import Job, PackedJob
+from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PARTIALS, ROWS, Message, Told
 from millrace.spark.snapshots import read_snapshot
 
 DEDUP_SHARD = 0
@@ -80,19 +80,19 @@ class Letters:
         )
 
 
-class Edge:
-    """The edge of a plan, made ready to read splits."""
+class FusedReader:
+    """The fused edges of a job, ready to read splits."""
 
-    def __init__(self, plan: Plan, tables: Mapping[str, pa.Table]) -> None:
-        """Compile what is fused. `tables` holds what tables that may change now hold, by name."""
-        self.plan = plan
-        self._panes = [Panes(part.of) if isinstance(part.of, Query) else None for part in plan.parts]
-        fused = [(number, plan.parts[number]) for number in plan.fused]
-        self._deduped = {number for number, part in fused if deduped(part.of) is not None}
-        self._readers = [Reading(fused, source, tables) for source in plan.sources]
+    def __init__(self, job: Job, tables: Mapping[str, pa.Table]) -> None:
+        """Prepare the statements. `tables` holds the rows of tables that may change, by name."""
+        self._job = job
+        self._panes = [None if stage.query is None else Panes(stage.query) for stage in job.stages]
+        fused = [(number, job.stages[number]) for number in job.plan.fused]
+        self._deduped = {number for number, stage in fused if stage.dedup is not None}
+        self._readers = [Reading(fused, source, tables) for source in job.sources]
 
     def messages(self, splits: Sequence[tuple[int, Split]], times: dict[int, Times], task: int) -> list[Message]:
-        """What the shards are to know of some splits, each of a source by its number; times are the parts'."""
+        """What the shards are to know of some splits, each of a source by its number; times are the stages'."""
         began = time.process_time()
         sent = {number: Sent() for number in times}
         letters: list[dict[str, Any]] = []
@@ -121,22 +121,24 @@ class Edge:
                     if len(table):
                         yield Message(0, number, place, ROWS, payload=to_bytes(table))
             else:
-                yield from by_shard(panes, number, place, made.rows, told, self.plan.shards)
+                yield from by_shard(panes, number, place, made.rows, told, self._job.shards)
         if letters:
             table = pa.Table.from_pylist(letters, DEAD_LETTERS)
-            yield Message(0, NO_PART, place, DEAD, payload=to_bytes(table))
+            yield Message(0, NO_STAGE, place, DEAD, payload=to_bytes(table))
         counted = Told(Times(0, 0), rows=rows, spent=spent)
-        yield Message(0, NO_PART, place, PARTIALS, counted.to_json())
+        yield Message(0, NO_STAGE, place, PARTIALS, counted.to_json())
 
 
 class Reading:
     """One source, and the outputs that are fused to it."""
 
-    def __init__(self, fused: Sequence[tuple[int, Part]], source: Source, tables: Mapping[str, pa.Table]) -> None:
-        """Compile what is fused, of outputs by number."""
+    def __init__(self, fused: Sequence[tuple[int, Stage]], source: Source, tables: Mapping[str, pa.Table]) -> None:
+        """Prepare the statements of stages, by number."""
         self._source = source
-        self._takers = [Taker(number, part, source, tables) for number, part in fused if source in sources(part.stream)]
-        self.wanted = {name for _, part in fused for name in columns_read(part.of)}
+        self._takers = [
+            Taker(number, stage, source, tables) for number, stage in fused if source in sources(stage.stream)
+        ]
+        self.wanted = {name for _, stage in fused for name in columns_read(stage.of)}
         self._decoder: JsonDecoder | None = None
         self._is_clean = True
         """Whether nothing was set aside of the last bundle."""
@@ -183,19 +185,17 @@ class Reading:
 class Taker:
     """One output, fused to one source."""
 
-    def __init__(self, number: int, part: Part, source: Source, tables: Mapping[str, pa.Table]) -> None:
-        """Compile the statement. Raises CannotFuseError if there is none."""
+    def __init__(self, number: int, stage: Stage, source: Source, tables: Mapping[str, pa.Table]) -> None:
+        """Prepare the statement. Raises CannotFuseError if there is none."""
         self.number = number
-        parts = deduped(part.of)
-        self._of = part.of if parts is None else parts.above
-        self._source = source
-        self._compile = partial(Fused, self._of, source, tables, ordered=parts is not None)
+        of = stage.of if stage.dedup is None else stage.dedup.above
+        self._compile = partial(Fused, of, source, tables, ordered=stage.dedup is not None)
         self._fused = self._compile()
         self._from_texts: Fused | None = None
         node = self._fused.event_time
-        nodes = [id(each) for each in event_times(part.stream)]
+        nodes = [id(each) for each in event_times(stage.stream)]
         self._node = None if node is None else nodes.index(id(node))
-        self._panes = Panes(self._of) if isinstance(self._of, Query) and self._fused.lifts else None
+        self._panes = Panes(of) if isinstance(of, Query) and self._fused.lifts else None
 
     def take(self, rows: pa.Table, sent: Sent, letters: Letters) -> None:
         """Take in rows; those that have no value somewhere, or no event time, are set aside."""
@@ -321,9 +321,9 @@ def _lifted(panes: Panes, rows: pa.Table) -> pa.Table:
 
 
 @lru_cache(8)
-def edge_of(packed: Packed, tables: tuple[tuple[str, str], ...]) -> Edge:
-    """The edge of a plan, with tables by the paths of their snapshots, compiled once in a worker."""
-    return Edge(packed.plan, {name: read_snapshot(path) for name, path in tables})
+def reader_of(packed: PackedJob, tables: tuple[tuple[str, str], ...]) -> FusedReader:
+    """The fused edges of a job, with tables by the paths of their snapshots, prepared once in a worker."""
+    return FusedReader(packed.job, {name: read_snapshot(path) for name, path in tables})
 
 
 def _typed(column: pa.ChunkedArray, type: str) -> pa.Array:

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.edge.dedup import Deduped
 from millrace.model.stream import find_event_time
 from millrace.model.watermark import Seen
 from millrace.panes.advance import State
-from millrace.panes.dedup import first_seen
+from millrace.panes.seen import first_seen
 from millrace.panes.store import stack
+from millrace.plan.compile import stage_of
+from millrace.plan.dedup import DedupSplit
 from millrace.sources.bundle import Bundle
-from millrace.spark.edge import Reading, Sent
-from millrace.spark.plan import Part
+from millrace.spark.task import Reading, Sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +33,25 @@ class Passed:
 class Deduplicating:
     """The dedup of an output, and what comes after it, made ready."""
 
-    def __init__(self, name: str, parts: Deduped) -> None:
+    def __init__(self, name: str, split: DedupSplit) -> None:
         """Compile what comes after."""
-        self._parts = parts
-        self._reading = Reading([(0, Part(name, parts.below))], parts.source, {})
+        self._split = split
+        self._reading = Reading([(0, stage_of(name, split.below))], split.source, {})
 
     def take(self, state: State, sent: Sequence[pa.Table]) -> Passed:
         """Take in the rows that tasks sent, in order."""
         if not sent:
-            return Passed(state, [], None if self._parts.is_timed_above else Seen(), [])
+            return Passed(state, [], None if self._split.is_timed_above else Seen(), [])
         rows = stack(sent)
-        dedup = self._parts.dedup
-        timed = find_event_time(self._parts.above)
+        dedup = self._split.dedup
+        timed = find_event_time(self._split.above)
         at = np.zeros(len(rows), np.int64) if timed is None else rows[timed.column].cast(pa.int64()).to_numpy()
         keys = [rows[name].combine_chunks() for name in dedup.by]
         seen, first = first_seen(state.seen, keys, at, dedup.within, state.watermark)
         made = Sent()
         kept = _Kept(rows.take(pa.array(first)))
         letters = self._reading.take(kept.read(), kept, {0: made})
-        told = None if self._parts.is_timed_above else made.seen.get(0, Seen())
+        told = None if self._split.is_timed_above else made.seen.get(0, Seen())
         return Passed(replace(state, seen=seen), made.rows, told, letters)
 
 

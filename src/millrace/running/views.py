@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.model.arrow import arrow_type
-from millrace.model.errors import ModelError, unknown
+from millrace.model.errors import PipelineError, unknown
 from millrace.model.pipeline import Pipeline
 from millrace.model.stream import Table
-from millrace.spark.outputs import parts_of
 from millrace.spark.snapshots import tables_of
 from millrace.spark.writers import Commit
 from millrace.views.shape import ViewShape, shape_of
@@ -88,14 +87,14 @@ class ViewLookup:
         columns = {}
         for column in self.table.schema:
             if column.name not in rows.column_names:
-                raise ModelError(f"table {self.table.name!r}: " + unknown("column", column.name, rows.column_names))
+                raise PipelineError(f"table {self.table.name!r}: " + unknown("column", column.name, rows.column_names))
             columns[column.name] = rows[column.name].cast(arrow_type(column.type))
         return pa.table(columns)
 
 
 def lookups(pipeline: Pipeline, store: str) -> dict[str, ViewLookup]:
     """The tables of a pipeline that are views of a store, by name."""
-    joined = tables_of(part.stream for part in parts_of(pipeline).values())
+    joined = tables_of(pipeline.streams)
     at = store if "://" in store else str(Path(store).absolute())  # Spark's processes may be elsewhere
     return {name: ViewLookup(at, table) for name, table in joined.items() if table.view is not None}
 

@@ -1,0 +1,75 @@
+"""The row operators: what is known of each kind of stream node without running it.
+
+To add an operator: a node in `stream`, an entry here, and its meaning in `rows`, SQL in `edge.staged`, Spark plan in
+`spark.native` and types in `spark.settled`. Each of these matches on `Node` and ends in `assert_never`.
+"""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from millrace.model.duration import format_duration
+from millrace.model.expression import Expression
+from millrace.model.stream import (
+    Dedup,
+    EventTime,
+    Join,
+    Select,
+    Source,
+    Stream,
+    Union,
+    Where,
+    WithColumns,
+    node_of,
+    parents,
+)
+from millrace.model.watermark import Punctuated
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One step of a stream."""
+
+    verb: str
+    detail: str
+    expressions: tuple[Expression, ...] = ()
+    """The row expressions that it evaluates."""
+    columns: frozenset[str] = frozenset()
+    """The columns that it reads, those of its expressions included."""
+
+
+def operator_of(stream: Stream) -> Operator:
+    """The step that a node adds to its parents."""
+    match node_of(stream):
+        case Source(kind=kind, name=name, schema=schema):
+            return Operator("source", f"{kind} {name} ({schema})")
+        case Where(condition=condition):
+            return _evaluating("where", str(condition), condition)
+        case Select(columns=columns):
+            chosen = (name if str(sql) == f"`{name}`" else f"{sql} AS {name}" for name, sql in columns)
+            return _evaluating("select", ", ".join(chosen), *dict(columns).values())
+        case WithColumns(columns=columns):
+            added = ", ".join(f"{sql} AS {name}" for name, sql in columns)
+            return _evaluating("with", added, *dict(columns).values())
+        case Dedup(by=by, within=within):
+            horizon = f" within {format_duration(within)}" if within else ""
+            return Operator("dedup", ", ".join(by) + horizon, columns=frozenset(by))
+        case Union(parents=sides):
+            return Operator("union", f"{len(sides)} streams")
+        case Join(table=table, on=on, how=how, as_of=as_of):
+            version = f" as of {as_of}" if as_of else ""
+            return Operator("join", f"{how} with {table.name} on {', '.join(on)}{version}", columns=frozenset(on))
+        case EventTime(column=column, estimator=estimator):
+            idle = f", idle after {format_duration(estimator.idle)}" if estimator.idle else ""
+            closes = [estimator.policy.column] if isinstance(estimator.policy, Punctuated) else []
+            return Operator("event time", f"{column}, {estimator.policy}{idle}", columns=frozenset([column, *closes]))
+        case never:
+            assert_never(never)
+
+
+def columns_read(stream: Stream) -> frozenset[str]:
+    """The columns that a stream and all streams before it read."""
+    return operator_of(stream).columns.union(*map(columns_read, parents(stream)))
+
+
+def _evaluating(verb: str, detail: str, *expressions: Expression) -> Operator:
+    return Operator(verb, detail, expressions, frozenset(name for each in expressions for name in each.columns))

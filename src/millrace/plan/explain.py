@@ -1,0 +1,51 @@
+"""A plan as people read it: the flow of each output, how its edges run and, on request, their SQL."""
+
+from millrace.model.explain import flow_as_text
+from millrace.model.pipeline import Pipeline
+from millrace.plan.compile import PlanSettings, compile
+from millrace.plan.plan import FusedEdge, NativeEdge, Plan, Stage
+
+
+def explain(pipeline: Pipeline, *, statements: bool = False) -> str:
+    """The plan of a pipeline as text; with `statements`, also the SQL that its fused edges run."""
+    return as_text(pipeline, compile(pipeline, PlanSettings()), statements=statements)
+
+
+def as_text(pipeline: Pipeline, plan: Plan, *, statements: bool = False) -> str:
+    """A plan as text, beside the flow of the pipeline that it was compiled from."""
+    lines = [f"pipeline {plan.pipeline}"]
+    shown: dict[str, str] = {}
+    for output, stage in zip(plan.outputs, plan.stages, strict=True):
+        flow = flow_as_text(stage.of)
+        name = f"{output.kind:<11} {output.name}"
+        lines.append("")
+        if flow in shown:
+            lines.append(f"{'same as':<11} {shown[flow]}")
+        else:
+            lines.append(flow)
+            shown[flow] = f"{output.kind} {output.name}"
+        lines.append(f"{'edge':<11} {edge_as_text(stage)}")
+        lines.append(f"{name} ({stage.query.schema})" if stage.query is not None and output.sink is None else name)
+        if statements:
+            lines += _statements(stage)
+    return "\n".join([lines[0], *(f"  {line}" if line else "" for text in lines[1:] for line in text.split("\n"))])
+
+
+def edge_as_text(stage: Stage) -> str:
+    """How the edges of a stage run; one that is native makes the others native too."""
+    native = [f"native: {edge.reason}" for _, edge in stage.edges if isinstance(edge, NativeEdge)]
+    if native:
+        return ", ".join(dict.fromkeys(native))
+    if stage.dedup is not None:
+        return "fused up to the dedup, which one shard does"
+    lifted = [edge.lifted for _, edge in stage.edges if isinstance(edge, FusedEdge) and edge.lifted]
+    return f"fused up to the aggregate: {', '.join(dict.fromkeys(lifted))}" if lifted else "fused"
+
+
+def _statements(stage: Stage) -> list[str]:
+    return [
+        f"{'sql':<11} {source}: {statement}"
+        for source, edge in stage.edges
+        if isinstance(edge, FusedEdge)
+        for statement in edge.statements
+    ]

@@ -1,0 +1,125 @@
+"""The fingerprint of a stage: what must not change between two runs from one checkpoint.
+
+State and offsets mean something only to the computation that wrote them. A fingerprint is a JSON value made from the
+structure of the stage, the code of user functions included. It leaves out what may change: the numbers in a trigger,
+lateness, how long event time waits, the rows of joined tables, where a source starts when it is first read.
+"""
+
+import hashlib
+import pickle
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, assert_never
+
+from millrace.model.expression import Expression
+from millrace.model.schema import Schema
+from millrace.model.stream import (
+    Dedup,
+    EventTime,
+    Join,
+    Select,
+    Source,
+    Stream,
+    Union,
+    Where,
+    WithColumns,
+    node_of,
+    parents,
+)
+from millrace.model.trigger import Trigger, parts_of
+from millrace.plan.code import code_hash
+from millrace.plan.plan import Stage
+
+
+def fingerprint_of(stage: Stage) -> dict[str, Any]:
+    """By aspect, so that a difference can be named."""
+    query = stage.query
+    if query is None:
+        return {"stream": _stream(stage.stream)}
+    return {
+        "stream": _stream(query.stream),
+        "keys": list(query.keys),
+        "window": canonical(query.windowing),
+        "trigger": _shape(query.trigger),
+        "mode": canonical(query.mode),
+        "aggregates": {each.name: _computed(each.aggregate, each.arguments) for each in query.computed},
+    }
+
+
+def _computed(aggregate: Any, arguments: tuple[Expression, ...]) -> dict[str, Any]:
+    return {**canonical(aggregate), "arguments": [canonical(argument) for argument in arguments]}
+
+
+def _stream(stream: Stream) -> dict[str, Any]:
+    return {"is": type(stream).__name__, **_own(stream), "of": [_stream(parent) for parent in parents(stream)]}
+
+
+def _own(stream: Stream) -> dict[str, Any]:
+    """What a node adds to its parents."""
+    match node_of(stream):
+        case Source(kind=kind, name=name, schema=schema, options=options):
+            kept = {key: value for key, value in options if key != "start"}
+            return {"kind": kind, "name": name, "schema": str(schema), "options": kept}
+        case Where(condition=condition):
+            return {"condition": canonical(condition)}
+        case Select(columns=columns) | WithColumns(columns=columns):
+            return {"columns": [[name, canonical(expression)] for name, expression in columns]}
+        case Dedup(by=by, within=within):
+            return {"by": list(by), "within": within}
+        case Union():
+            return {}
+        case Join(table=table, on=on, how=how, as_of=as_of):
+            return {"table": table.name, "schema": str(table.schema), "on": list(on), "how": how, "as_of": as_of}
+        case EventTime(column=column):
+            return {"column": column}
+        case never:
+            assert_never(never)
+
+
+def _shape(trigger: Trigger) -> dict[str, Any]:
+    """A trigger without its numbers."""
+    return {"is": type(trigger).__name__, "parts": [_shape(part) for part in parts_of(trigger)]}
+
+
+def canonical(value: Any) -> Any:
+    """A value as JSON, equal for equal values. A function is its code, unless its owner has a version."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return repr(value)
+        case Enum():
+            return str(value.value)
+        case Decimal() | date() | datetime() | time() | timedelta():
+            return {"is": type(value).__name__, "value": str(value)}
+        case bytes():
+            return {"is": "bytes", "value": value.hex()}
+        case Expression(sql=sql, type=type_):
+            return {"sql": sql, "type": type_}
+        case Schema():
+            return str(value)
+        case Mapping():
+            return {str(key): canonical(item) for key, item in value.items()}
+        case tuple() | list():
+            return [canonical(item) for item in value]
+        case set() | frozenset():
+            return sorted((canonical(item) for item in value), key=repr)
+    if is_dataclass(value) and not isinstance(value, type):
+        compared = {each.name: getattr(value, each.name) for each in fields(value) if each.compare}
+        version = compared.pop("version", None)
+        if version is not None:
+            compared = {name: item for name, item in compared.items() if not callable(item)} | {"version": version}
+        return {"is": type(value).__name__, **{name: canonical(item) for name, item in compared.items()}}
+    if callable(value):
+        return {"is": "code", "name": getattr(value, "__name__", type(value).__name__), "hash": code_hash(value)}
+    return {"is": type(value).__qualname__, "hash": hashlib.sha256(_pickled(value)).hexdigest()[:16]}
+
+
+def _pickled(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value, protocol=4)
+    except Exception:  # an object of the user's that has no bytes: its type is all that is known
+        return b""

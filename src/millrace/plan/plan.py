@@ -1,0 +1,134 @@
+"""The plan of a pipeline: everything that is decided before it runs.
+
+A plan is a value. `compile` decides it once; hosts, checkpoints and `explain` read it and decide nothing again.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from millrace.model.pipeline import Sink
+from millrace.model.query import Query
+from millrace.model.stream import Source, Stream
+from millrace.plan.dedup import DedupSplit
+
+
+@dataclass(frozen=True, slots=True)
+class FusedEdge:
+    """Rows of a source become partial aggregates in DuckDB, inside the Spark task that reads them."""
+
+    statements: tuple[str, ...]
+    """The SQL that runs for each bundle; with a dedup, the statement before it and the one after it."""
+    lifted: str | None = None
+    """Why the statement stops before the aggregate, which Python then computes; None if it does not stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeEdge:
+    """Rows of a source pass through a Spark plan; Python computes the partial aggregates after it."""
+
+    reason: str
+
+
+Edge: TypeAlias = FusedEdge | NativeEdge
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A source of the plan."""
+
+    id: str
+    """Offsets are logged under this id."""
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One computation with state: it reads sources through their edges and answers to outputs.
+
+    Today every stage reads sources only. `inputs` holds ids, so that a stage can read another stage.
+    """
+
+    id: str
+    """State is stored under this id."""
+    stream: Stream
+    query: Query | None
+    """The windowed aggregation; None if the rows of the stream are the answer."""
+    edges: tuple[tuple[str, Edge], ...]
+    """For each input, by its id, how its rows reach the shards."""
+    dedup: DedupSplit | None = None
+    """The stream split at its `dedup()`, if it has one and can be split."""
+
+    @property
+    def of(self) -> Query | Stream:
+        """What the stage computes."""
+        return self.stream if self.query is None else self.query
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The ids of what it reads."""
+        return tuple(id for id, _ in self.edges)
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether all its edges are fused; one native edge makes the stage run natively."""
+        return all(isinstance(edge, FusedEdge) for _, edge in self.edges)
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether its shards keep state: rows of a plain stream pass through."""
+        return self.query is not None or self.dedup is not None
+
+
+class OutputKind(StrEnum):
+    """Where answers go."""
+
+    VIEW = "view"
+    SINK = "sink"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A view or a sink, and the stage that feeds it."""
+
+    id: str
+    kind: OutputKind
+    name: str
+    stage: str
+    sink: Sink | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A compiled pipeline."""
+
+    pipeline: str
+    sources: tuple[Input, ...]
+    stages: tuple[Stage, ...]
+    """In an order in which each comes after the stages it reads."""
+    outputs: tuple[Output, ...]
+    shards: int
+
+    @property
+    def fused(self) -> tuple[int, ...]:
+        """The numbers of the stages whose edges are fused: one Spark source reads for all of them."""
+        return tuple(number for number, stage in enumerate(self.stages) if stage.is_fused)
+
+    @property
+    def native(self) -> tuple[int, ...]:
+        """The numbers of the other stages: each has Spark sources of its own."""
+        return tuple(number for number, stage in enumerate(self.stages) if not stage.is_fused)
+
+    def source(self, id: str) -> Source:
+        """The source of an id."""
+        return next(each.source for each in self.sources if each.id == id)
+
+    def output(self, id: str) -> Output:
+        """The output of an id."""
+        return next(each for each in self.outputs if each.id == id)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What must not change between two runs from one checkpoint, as JSON values."""
+        from millrace.plan.fingerprint import fingerprint_of
+
+        return {stage.id: fingerprint_of(stage) for stage in self.stages}

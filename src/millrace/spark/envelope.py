@@ -1,0 +1,83 @@
+"""Errors on their way from a worker to the driver, as data.
+
+Spark passes on only the text of a worker's traceback. What is raised in a worker is therefore raised as a
+`WorkerError`, whose text ends with one line of a marker and JSON: the kind, the problem, the advice and the place.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from millrace.model.errors import (
+    ConflictError,
+    CorruptError,
+    Kind,
+    MachineError,
+    MillraceError,
+    NotFoundError,
+    PipelineError,
+    Place,
+    because,
+)
+from millrace.spark.trouble import machine_trouble
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_MARKER = "millrace-error "
+_CLASSES: dict[Kind, type[MillraceError]] = {
+    each.kind: each for each in (MillraceError, PipelineError, NotFoundError, MachineError, CorruptError, ConflictError)
+}
+
+
+class WorkerError(Exception):
+    """A MillraceError as Spark passes it on. The driver opens it with `opened`."""
+
+    def __init__(self, error: MillraceError) -> None:
+        place = None if error.place is None else [error.place.file, error.place.line]
+        carried = {"kind": error.kind, "problem": error.problem, "advice": error.advice, "place": place}
+        super().__init__(f"{error}\n{_MARKER}{json.dumps(carried)}")
+
+
+def opened(text: str) -> MillraceError | None:
+    """The error that a worker raised, from any text that holds that of a WorkerError; None if it holds none."""
+    _, marker, rest = text.partition(f"\n{_MARKER}")
+    if not marker:
+        return None
+    carried, _ = json.JSONDecoder().raw_decode(rest)
+    place = None if carried["place"] is None else Place(*carried["place"])
+    return _CLASSES[Kind(carried["kind"])](carried["problem"], carried["advice"], place)
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Raise what goes wrong inside as a WorkerError. Its traceback holds that of the first error."""
+    try:
+        yield
+    except WorkerError:
+        raise
+    except MillraceError as error:
+        raise WorkerError(error) from error
+    except Exception as error:
+        raise WorkerError(machine_trouble(error) or MillraceError(because(error))) from error
+
+
+def reported(work: Callable[P, T]) -> Callable[P, T]:
+    """A function, or a generator function, that Spark calls in a worker, with its errors reported."""
+    if inspect.isgeneratorfunction(work):
+
+        def called(*args: P.args, **kwargs: P.kwargs) -> Any:
+            with reporting():
+                yield from work(*args, **kwargs)
+
+    else:
+
+        def called(*args: P.args, **kwargs: P.kwargs) -> Any:
+            with reporting():
+                return work(*args, **kwargs)
+
+    wraps(work)(called)
+    vars(called)["__signature__"] = inspect.signature(work)  # Spark counts the arguments that a function takes
+    return called

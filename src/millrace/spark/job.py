@@ -1,0 +1,96 @@
+"""A plan on its way to Spark's workers, with the places where this run reads and stores."""
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from pyspark import cloudpickle
+
+from millrace.model.duration import SECOND
+from millrace.model.stream import Source
+from millrace.plan.plan import Plan, Stage
+from millrace.sources.memory import Script
+from millrace.spark.snapshots import Lookup
+
+DEFAULT_LOG = ".millrace/log.db"
+DEFAULT_LATENCY = "1s"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A plan and where this run of it reads and stores."""
+
+    plan: Plan
+    labels: tuple[int, ...]
+    """What Spark knows each shard by; chosen so that each is in a partition of its own."""
+    folder: str | None = None
+    """Where sources keep their journals."""
+    log: str = DEFAULT_LOG
+    """The log that topics are read from."""
+    group: str | None = None
+    """The consumer group that reports its offsets to the log; None for a run that reports nothing."""
+    latency: int = SECOND
+    """How long a micro-batch over topics should last, in microseconds."""
+    scripts: Mapping[str, Script] = field(default_factory=dict)
+    """The rows of sources in memory, by name."""
+    lookups: Mapping[str, Lookup] = field(default_factory=dict)
+    """Tables that are neither given nor in files, by name."""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of the plan."""
+        return self.plan.stages
+
+    @property
+    def shards(self) -> int:
+        """The number of shards."""
+        return len(self.labels)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources of the plan; a task knows each by its number."""
+        return tuple(each.source for each in self.plan.sources)
+
+    def read_by(self, stages: Iterable[int]) -> list[int]:
+        """The numbers of the sources that some stages read."""
+        ids = {id for number in stages for id in self.stages[number].inputs}
+        return [number for number, each in enumerate(self.plan.sources) if each.id in ids]
+
+    def pack(self) -> "PackedJob":
+        """The job as bytes, for workers. They cannot import the user's file, so functions in it travel by value."""
+        files = {stage.of.place.file for stage in self.stages}
+        written = [module for module in list(sys.modules.values()) if getattr(module, "__file__", None) in files]
+        theirs = [module for module in written if module.__name__ != "__main__"]
+        for module in theirs:
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+        try:
+            # Sinks stay on the driver: a user's function may hold what cannot be pickled.
+            sent = replace(self, plan=replace(self.plan, outputs=()))
+            return PackedJob(cloudpickle.dumps(sent))  # type: ignore[no-untyped-call]
+        finally:
+            for module in theirs:
+                cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedJob:
+    """A job as bytes. A worker unpickles it once, however often it receives it."""
+
+    data: bytes = field(repr=False)
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+        job: Job = _unpickled(self)
+        return job
+
+
+_CACHED = 8
+"""How many jobs a worker keeps: one, but for tests."""
+
+
+@lru_cache(_CACHED)
+def _unpickled(packed: PackedJob) -> Any:
+    return cloudpickle.loads(packed.data)
