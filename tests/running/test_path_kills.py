@@ -1,7 +1,6 @@
 """From `millrace send` to the view, while producers, the pipeline and PostgreSQL are killed: all is there, once."""
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from killed import Clean
 from kills import Process
 from millrace.eventlog.topics import Log
 from millrace.views.store import open_store
@@ -71,7 +71,7 @@ def send(folder: Path, number: int, kills: int) -> None:
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_nothing_is_lost_and_nothing_is_there_twice(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, clean: Clean, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = prepared(tmp_path)
     database: Postgres | None = request.getfixturevalue("postgres") if kind == "postgresql" else None
@@ -81,7 +81,7 @@ def test_nothing_is_lost_and_nothing_is_there_twice(
                    cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)  # fmt: skip
     send(tmp_path, 0, kills=2)
     pipeline = tmp_path / "path.py"
-    process = Process(pipeline, [], os.environ)
+    process = Process(pipeline, [], clean.environment)
     process.wait_for_batch(1)
     send(tmp_path, 1, kills=2)
     process.wait_for_batch(2)
@@ -95,13 +95,13 @@ def test_nothing_is_lost_and_nothing_is_there_twice(
     send(tmp_path, 3, kills=1)
     process.kill()
     done = process.batches()
-    process = Process(pipeline, [], os.environ)
+    process = Process(pipeline, [], clean.environment)
     process.wait_for_batch(done + 1)
     if database:
         database.kill()
         database.restart()
     process.kill()
-    Process(pipeline, ["--until-caught-up"], os.environ).wait()
+    Process(pipeline, ["--until-caught-up"], clean.environment).wait()
     log = Log(tmp_path / ".millrace" / "log.db")
     assert sum(log.ends("events")) == FILES * RECORDS
     with closing(open_store(store)) as opened:
