@@ -165,6 +165,7 @@ def test_hashes_spread() -> None:
     assert shares.max() < 0.07
 
 
+@pytest.mark.no_cover
 @examples(200)
 @given(steps())
 def test_equal_hashes_of_different_keys_do_no_harm(happening: list[tuple[str, Any]]) -> None:

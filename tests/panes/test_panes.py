@@ -23,6 +23,7 @@ def test_transcript(document: Document) -> None:
     assert verdict.passed, verdict.failure
 
 
+@pytest.mark.no_cover
 @examples(2000)
 @given(steps(), all_windows, triggers, modes, latenesses)
 def test_every_step_of_a_random_query(
@@ -35,6 +36,7 @@ def test_every_step_of_a_random_query(
         assert fast.dropped == slow.dropped
 
 
+@pytest.mark.no_cover
 @examples(500)
 @given(st.data(), all_windows, triggers, modes, latenesses)
 def test_micro_batches_of_a_random_query(
