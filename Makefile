@@ -5,7 +5,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help demo test check lint types format bench bench-peers clean lock
+# The many processes that tests start would else compile all of Millrace again, each for itself.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help demo quick test check lint types format bench bench-peers clean lock
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,8 +16,14 @@ help:  ## Show this list.
 demo: $(READY)  ## Show Millrace at work.
 	@$(BIN)/millrace demo
 
-test: $(READY)  ## Run the tests, with the coverage of the model.
-	$(BIN)/pytest --cov --cov-fail-under=95
+quick: lint types  ## Lint, types and the tests without Spark, with a tenth of the random examples.
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not spark" --hypothesis-profile=quick
+
+test: $(READY)  ## Run all tests in two processes, and hold the coverage to its floors.
+	$(BIN)/pytest -q -n 2 --dist loadgroup --cov --cov-report=
+	$(BIN)/coverage report --fail-under=90
+	$(BIN)/coverage report --fail-under=95 --format=total --include='src/millrace/model/*'
+	$(BIN)/coverage report --fail-under=95 --format=total --include='src/millrace/panes/*'
 
 check: lint types test  ## All that must be green: lint, types, tests, doctests.
 

@@ -128,7 +128,7 @@ def test_sending_again_with_a_name_adds_only_what_is_missing(here: Path) -> None
         log = Log(".millrace/log.db")
         before = log.ends("plays")
         while log.ends("plays") == before and process.poll() is None:
-            pass
+            time.sleep(0.002)
         process.kill()
         process.wait()
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)

@@ -227,7 +227,6 @@ def test_some_plays_arrive_after_their_hour() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.no_cover
 def test_a_piped_demo_prints_a_line_every_few_seconds_and_equals_a_batch(tmp_path: Path) -> None:
     done = subprocess.run(
         DEMO, cwd=tmp_path, env={**os.environ, "DEMO_SECONDS": "20"}, capture_output=True, text=True, timeout=300

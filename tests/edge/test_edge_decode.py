@@ -7,14 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from millrace import PipelineError
 from millrace.edge.decode import JsonDecoder, look_like_objects
 from millrace.model.schema import parse_schema
-
-pytestmark = pytest.mark.no_cover
 
 SCHEMA = parse_schema("i BIGINT, n INT, d DOUBLE, s STRING, b BOOLEAN, at TIMESTAMP")
 DECODER = JsonDecoder(SCHEMA)
@@ -116,7 +115,7 @@ plain_values = st.one_of(
 )
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.lists(st.dictionaries(st.sampled_from(["i", "n", "d", "b", "s", "other"]), plain_values), max_size=6))
 def test_every_record_either_fits_or_is_set_aside(records: list[dict[str, Any]]) -> None:
     rows, misfits = decode(*map(json.dumps, records))

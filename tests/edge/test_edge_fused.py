@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from comparison import said
+from examples import examples
 from millrace import PipelineError, agg, memory, on, percentile, punctuated, table, window
 from millrace.edge.fused import Fused, columns_read
 from millrace.edge.tables import columns_of
@@ -27,8 +28,6 @@ from millrace.plan.compile import stage_of
 from millrace.plan.explain import edge_as_text
 from millrace.testing.engines import as_panes
 from strategies import bundles, rows, time_windows
-
-pytestmark = pytest.mark.no_cover
 
 SOURCE = memory("input", "k STRING, v BIGINT, at TIMESTAMP, d DOUBLE")
 NAMES = table("names", "k STRING, name STRING", rows=[{"k": "a", "name": "Ann"}, {"k": "b", "name": "Bob"}])
@@ -82,7 +81,7 @@ def rounded(panes: list[Any]) -> list[Any]:
     return said(panes)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.data(), time_windows)
 def test_the_panes_of_fused_partials_are_the_reference_s(data: st.DataObject, windowing: Any) -> None:
     query = asked(windowing)

@@ -16,8 +16,6 @@ from millrace.plan.compile import stage_of
 from millrace.sources.bundle import Bundle
 from millrace.spark.task import Reading, Sent
 
-pytestmark = pytest.mark.no_cover
-
 SOURCE = memory("input", "k STRING, kind STRING, n BIGINT, at TIMESTAMP, note STRING")
 EMPTY = table("empty", "k STRING, name STRING", view="empty")
 NAMES = table("names", "k STRING, name STRING", rows=[{"k": "a", "name": "Ann"}])

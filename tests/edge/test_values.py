@@ -13,11 +13,12 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from examples import examples
 from millrace import MillraceError
 from millrace.edge.connection import Prepared
 from millrace.edge.decode import JsonDecoder, look_like_objects
@@ -28,8 +29,6 @@ from millrace.model.schema import Column, parse_schema
 from millrace.sources.bundle import Bundle, Times
 from millrace.spark.native import CONTROL
 from millrace.spark.source import Task, _rows
-
-pytestmark = pytest.mark.no_cover
 
 ASIDE = "aside"
 D, B, L = "DOUBLE", "BIGINT", "DECIMAL(20, 2)"
@@ -264,7 +263,7 @@ def test_what_was_written_of_large_texts_and_nested_names() -> None:
 numbers = st.from_regex(r"-?(0|[1-9][0-9]{0,22})(\.[0-9]{1,24})?([eE][+-]?[0-9]{1,2})?", fullmatch=True)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(numbers, st.booleans(), st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, p))))
 @example("1.50000000000000000000000000000000000000000000000", False, (3, 2))
 def test_decimals_are_exact(text: str, quoted: bool, digits: tuple[int, int]) -> None:
@@ -276,7 +275,7 @@ def test_decimals_are_exact(text: str, quoted: bool, digits: tuple[int, int]) ->
     assert (found == number) if fits else (found == ASIDE), (found, number)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(numbers)
 def test_numbers_read_as_text_are_as_written(text: str) -> None:
     assert decoded(f'{{"a": {text}}}', "STRING") == ("0" if text == "-0" else text)
@@ -288,7 +287,7 @@ zones = st.one_of(
 )
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.datetimes(), st.sampled_from("T "), st.sampled_from(["seconds", "milliseconds", "microseconds"]), zones)
 @example(at(1, 1, 1).replace(tzinfo=None), "T", "microseconds", "Z")
 @example(at(1, 1, 1).replace(tzinfo=None), "T", "seconds", "+00:01")
@@ -306,7 +305,7 @@ def test_times_are_those_of_python(when: datetime, between: str, spec: str, zone
     assert decoded(json.dumps({"a": text}), "TIMESTAMP") == expected
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.text("0129-:T.Z +/\t", max_size=28))
 @example("2026-01-31T 2:00:00.123456Z")
 @example("\t2026-01-31T12:00:00.123456Z")

@@ -17,11 +17,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import appenders
 from appenders import WRITERS, numbers_of
+from examples import examples
 from millrace import ConflictError, CorruptError, MachineError, MillraceError, NotFoundError, PipelineError
 from millrace.eventlog import blocks, content, database, partition
 from millrace.eventlog.partition import murmur2, partitions_of
@@ -193,7 +194,7 @@ def test_what_is_true_of_a_plain_list_is_true_of_the_log() -> None:
     record = st.tuples(st.sampled_from([None, b"a", b"b", b"c"]), st.binary(max_size=4), st.integers(0, 9))
     batches = st.lists(st.lists(record, max_size=6), max_size=10)
 
-    @settings(max_examples=60)
+    @examples(60)
     @given(batches, st.integers(1, 3), st.integers(0, 20), st.integers(0, 20), st.integers(0, 10))
     def check(batches: list[list[Any]], parts: int, start: int, end: int, instant: int) -> None:
         with tempfile.TemporaryDirectory() as folder, Log(Path(folder) / "log.db") as log:

@@ -3,9 +3,10 @@
 from collections import Counter
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from millrace.model.duration import END_OF_TIME, to_instant
 from millrace.model.pane import Mode, Pane
 from millrace.model.query import Query
@@ -67,7 +68,7 @@ def sessions(given: list[dict[str, Any]], gap: int) -> set[tuple[tuple[str], Win
     return found
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(st.data(), all_windows, lasting_triggers, modes, latenesses)
 def test_the_net_does_not_depend_on_how_input_is_divided(
     data: st.DataObject, windowing: Any, trigger: Any, mode: str, lateness: str
@@ -85,7 +86,7 @@ def test_the_net_does_not_depend_on_how_input_is_divided(
     assert divided.dropped == whole.dropped == 0
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(st.data(), all_windows, lasting_triggers, st.sampled_from(["accumulating", "retracting"]))
 def test_a_batch_is_the_net_of_the_stream(data: st.DataObject, windowing: Any, trigger: Any, mode: str) -> None:
     asked = query(windowing, trigger, mode)
@@ -99,7 +100,7 @@ def test_a_batch_is_the_net_of_the_stream(data: st.DataObject, windowing: Any, t
         assert net(stream, asked, elements) == {(*place, tuple(values)) for place, values in answer.items()}
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(steps(), all_windows, triggers, latenesses)
 def test_retractions_cancel_exactly(
     happening: list[tuple[str, Any]], windowing: Any, trigger: Any, lateness: str
@@ -119,7 +120,7 @@ def test_retractions_cancel_exactly(
         assert len(shown) == len(set(shown))
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(steps(), all_windows, triggers, latenesses)
 def test_nothing_accepted_is_lost_and_nothing_is_said_twice(
     happening: list[tuple[str, Any]], windowing: Any, trigger: Any, lateness: str
@@ -138,7 +139,7 @@ def test_nothing_accepted_is_lost_and_nothing_is_said_twice(
     assert len(said) == arrived - engine.dropped
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(steps(), all_windows, triggers, modes, latenesses)
 def test_no_pane_follows_the_last(
     happening: list[tuple[str, Any]], windowing: Any, trigger: Any, mode: str, lateness: str
@@ -157,7 +158,7 @@ def test_no_pane_follows_the_last(
                 over.add(place)
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(steps(), all_windows, triggers, modes, latenesses)
 def test_time_that_does_not_move_says_nothing(
     happening: list[tuple[str, Any]], windowing: Any, trigger: Any, mode: str, lateness: str
@@ -168,7 +169,7 @@ def test_time_that_does_not_move_says_nothing(
     assert engine.clock(0) == []
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(rows(), time_windows)
 def test_a_batch_is_what_a_plain_group_by_gives(elements: list[dict[str, Any]], windowing: Any) -> None:
     expected: dict[Any, list[int]] = {}

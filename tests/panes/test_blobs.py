@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from comparison import said
+from examples import examples
 from millrace import ConflictError, on, window
 from millrace.model.duration import END_OF_TIME, to_datetime
 from millrace.panes import blobs
@@ -13,10 +14,9 @@ from millrace.panes.advance import State
 from millrace.testing.engines import PaneEngine
 from strategies import all_windows, latenesses, modes, query, steps, triggers
 
-pytestmark = pytest.mark.no_cover
 
-
-@settings(max_examples=400)
+@pytest.mark.no_cover
+@examples(400)
 @given(steps(), all_windows, triggers, modes, latenesses)
 def test_a_state_read_back_goes_on_as_if_nothing_had_happened(
     happening: list[tuple[str, Any]], windowing: Any, trigger: Any, mode: str, lateness: str

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregates import VALUES
 from comparison import said, same
+from examples import examples
 from millrace import PipelineError, agg, memory, on, window
 from millrace.model.aggregate import Aggregate
 from millrace.model.arrow import arrow_type
@@ -29,8 +30,6 @@ from millrace.panes.store import HASH, Places, Store
 from millrace.testing.engines import PaneEngine
 from strategies import steps
 
-pytestmark = pytest.mark.no_cover
-
 
 def typed(values: list[Any]) -> pa.Array:
     kinds = {type(value) for value in values if value is not None}
@@ -38,7 +37,7 @@ def typed(values: list[Any]) -> pa.Array:
 
 
 @pytest.mark.parametrize("aggregate", VALUES, ids=str)
-@settings(max_examples=200)
+@examples(200)
 @given(data=st.data())
 def test_an_aggregate_in_columns_is_what_the_model_says(aggregate: Aggregate, data: st.DataObject) -> None:
     one_type = VALUES[aggregate].filter(
@@ -166,7 +165,8 @@ def test_hashes_spread() -> None:
     assert shares.max() < 0.07
 
 
-@settings(max_examples=200)
+@pytest.mark.no_cover
+@examples(200)
 @given(steps())
 def test_equal_hashes_of_different_keys_do_no_harm(happening: list[tuple[str, Any]]) -> None:
     source = memory("input", "k STRING, v BIGINT, at TIMESTAMP").event_time("at", delay="0s").group_by("k")

@@ -3,19 +3,18 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from comparison import said
 from documents import DOCUMENTS
+from examples import examples
 from millrace.model.duration import END_OF_TIME
 from millrace.model.reference import Reference
 from millrace.testing.check import check
 from millrace.testing.engines import PaneEngine
 from millrace.testing.transcript import Document
 from strategies import all_windows, bundles, latenesses, modes, query, rows, steps, triggers
-
-pytestmark = pytest.mark.no_cover  # tracing the reference would make thousands of cases slow
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
@@ -24,7 +23,8 @@ def test_transcript(document: Document) -> None:
     assert verdict.passed, verdict.failure
 
 
-@settings(max_examples=2000)
+@pytest.mark.no_cover
+@examples(2000)
 @given(steps(), all_windows, triggers, modes, latenesses)
 def test_every_step_of_a_random_query(
     happening: list[tuple[str, Any]], windowing: Any, trigger: Any, mode: str, lateness: str
@@ -36,7 +36,8 @@ def test_every_step_of_a_random_query(
         assert fast.dropped == slow.dropped
 
 
-@settings(max_examples=500)
+@pytest.mark.no_cover
+@examples(500)
 @given(st.data(), all_windows, triggers, modes, latenesses)
 def test_micro_batches_of_a_random_query(
     data: st.DataObject, windowing: Any, trigger: Any, mode: str, lateness: str

@@ -1,24 +1,23 @@
 """From `millrace send` to the view, while producers, the pipeline and PostgreSQL are killed: all is there, once."""
 
 import json
-import os
 import random
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from killed import Clean
 from kills import Process
 from millrace.eventlog.topics import Log
 from millrace.views.store import open_store
-from postgres import Postgres, server
+from postgres import Postgres
 
-pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
+pytestmark = pytest.mark.spark
 
 PIPELINE = """
 from millrace import Pipeline, agg, log, on, window
@@ -35,12 +34,6 @@ totals = (
 path = Pipeline("path", views={"totals": totals})
 """
 FILES, RECORDS = 4, 60_000
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    with server() as started:
-        yield started
 
 
 def prepared(folder: Path) -> dict[tuple[str, str], tuple[int, int]]:
@@ -78,7 +71,7 @@ def send(folder: Path, number: int, kills: int) -> None:
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_nothing_is_lost_and_nothing_is_there_twice(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, clean: Clean, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = prepared(tmp_path)
     database: Postgres | None = request.getfixturevalue("postgres") if kind == "postgresql" else None
@@ -88,7 +81,7 @@ def test_nothing_is_lost_and_nothing_is_there_twice(
                    cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)  # fmt: skip
     send(tmp_path, 0, kills=2)
     pipeline = tmp_path / "path.py"
-    process = Process(pipeline, [], os.environ)
+    process = Process(pipeline, [], clean.environment)
     process.wait_for_batch(1)
     send(tmp_path, 1, kills=2)
     process.wait_for_batch(2)
@@ -102,13 +95,13 @@ def test_nothing_is_lost_and_nothing_is_there_twice(
     send(tmp_path, 3, kills=1)
     process.kill()
     done = process.batches()
-    process = Process(pipeline, [], os.environ)
+    process = Process(pipeline, [], clean.environment)
     process.wait_for_batch(done + 1)
     if database:
         database.kill()
         database.restart()
     process.kill()
-    Process(pipeline, ["--until-caught-up"], os.environ).wait()
+    Process(pipeline, ["--until-caught-up"], clean.environment).wait()
     log = Log(tmp_path / ".millrace" / "log.db")
     assert sum(log.ends("events")) == FILES * RECORDS
     with closing(open_store(store)) as opened:

@@ -3,7 +3,6 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-import postgres
 from millrace import ConflictError, Pipeline, PipelineError, agg, files, layers, log, on, table, to_topic, window
 from millrace.eventlog.topics import Log
 from millrace.model.query import Query
@@ -34,12 +32,6 @@ QUIET = Console(quiet=True)
 ONCE = How(until_caught_up=True)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Any]:
-    with postgres.server() as started:
-        yield started
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def home(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Home:
     """A home with a log of its own, run on the one Spark of all tests."""
@@ -47,7 +39,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession, mo
     monkeypatch.setattr(sessions, "stop", lambda _: None)
     url = str(tmp_path / "views.db")
     if request.param == "postgresql":
-        url = request.getfixturevalue("server").empty()
+        url = request.getfixturevalue("postgres").empty()
     return Home(tmp_path / "log.db", url, tmp_path / "checkpoint")
 
 

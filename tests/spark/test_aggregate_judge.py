@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from examples import examples
 from millrace import agg, memory, window
 from millrace.edge.fused import Fused
 from millrace.model.aggregate import Aggregate
@@ -207,7 +208,7 @@ def answered(aggregate: Aggregate, bundles: list[list[Any]], kind: str) -> list[
 
 
 @pytest.mark.parametrize(("kind", "name"), [case for case in CASES if case[1] not in ("first", "last")])
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_an_answer_does_not_depend_on_bundles(kind: str, name: str, data: st.DataObject) -> None:
     values = EDGES[kind]

@@ -20,7 +20,7 @@ from millrace.sources.memory import Happening, Script
 from millrace.spark import batch, stream
 from millrace.spark.progress import BatchProgress
 
-pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
+pytestmark = pytest.mark.spark
 
 COLUMNS = "k STRING, v BIGINT, at TIMESTAMP"
 KINDS = ("log", "json", "parquet", "memory")

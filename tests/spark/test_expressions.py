@@ -68,6 +68,7 @@ def test_every_operation_on_every_type_is_what_spark_says(judge: Judge) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.no_cover
 def test_nested_expressions_are_what_spark_says(judge: Judge) -> None:
     texts = list(Maker(SEED).texts(5_000))
     wrong, made = differences(judge, texts, compiled=False)

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from rich.console import Console
 from sqlglot import exp
 
+from examples import examples
 from millrace import Pipeline, PipelineError, Producer, agg, log, memory, on, table, to_function, window
 from millrace.eventlog.topics import Log
 from millrace.model import called, resolve
@@ -238,7 +239,7 @@ class Held:
 values = st.sampled_from([None, 0, 1, 2, 3, 5, -1, 2**31 - 1])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(values, values, st.sampled_from([1, 2**62, None])), min_size=1, max_size=12), st.data())
 def test_answers_and_dead_letters_do_not_depend_on_bundles(rows: list[tuple[Any, ...]], data: st.DataObject) -> None:
     query = risky(ROWS)

@@ -7,8 +7,6 @@ import pytest
 from millrace import table
 from millrace.spark.snapshots import FileLookup, Snapshots, read_snapshot
 
-pytestmark = pytest.mark.no_cover
-
 
 @pytest.fixture
 def plans(tmp_path: Path) -> Path:

@@ -19,7 +19,7 @@ from millrace.spark import batch
 from millrace.testing.batches import on_reference, on_spark
 from millrace.testing.check import BATCH, check_all
 
-pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
+pytestmark = pytest.mark.spark
 
 EVENTS = memory("events", "k STRING, v BIGINT, at TIMESTAMP")
 NAMES = table("names", "k STRING, name STRING", rows=[{"k": "a", "name": "Ann"}, {"k": "b", "name": "Bob"}])

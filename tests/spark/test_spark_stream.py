@@ -45,7 +45,7 @@ from millrace.views.store import open_store
 from strategies import all_windows, deduped_streams, drawn, latenesses, micro_batches, modes, query, streams, triggers
 from stream_run import run
 
-pytestmark = [pytest.mark.spark, pytest.mark.no_cover]
+pytestmark = pytest.mark.spark
 
 EVENTS = memory("events", "k STRING, v BIGINT, at TIMESTAMP")
 COUNTS = (

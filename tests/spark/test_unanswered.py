@@ -9,12 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from rich.console import Console
 
 from comparison import said
+from examples import examples
 from millrace import ConflictError, Pipeline, agg, log, memory, on, to_files, window
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, to_datetime
@@ -62,7 +63,7 @@ def net(panes: list[Pane]) -> list[Any]:
 some_values = st.sampled_from([BIGGEST, -BIGGEST - 1, 5, -10, 1, None])
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.lists(st.lists(st.tuples(some_values, st.integers(0, 30)), min_size=1, max_size=4), max_size=5), st.booleans()
 )

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import product
@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from millrace.edge.connection import Prepared
 from millrace.formats.sql import CannotFuseError, to_duckdb
@@ -22,7 +22,7 @@ from millrace.model.evaluate import RowError, evaluate
 from millrace.model.expression import Expression, parse_expression
 from millrace.model.schema import parse_schema
 from millrace.model.values import to_decimal
-from millrace.spark.tried import SETTINGS, tried
+from millrace.spark.tried import SETTINGS, all_tried
 
 NO_VALUE = "no value"
 """Stands for what an expression has for a row on which it fails."""
@@ -108,11 +108,12 @@ class Judge:
         rows = self._rows.repartition(1) if compiled else self._rows
         found: dict[str, tuple[str, list[Any]] | None] = dict.fromkeys(texts)
         for first in range(0, len(texts), 50):
-            chunk = list(texts[first : first + 50])
-            made = self._analyzed(rows, chunk)
+            columns = self._columns(texts[first : first + 50])
+            made = self._analyzed(rows, columns)
             if made is None:  # Spark refuses some of them
-                chunk = [text for text in chunk if self._analyzed(rows, [text]) is not None]
-                made = self._analyzed(rows, chunk)
+                columns = {text: each for text, each in columns.items() if self._analyzed(rows, {text: each})}
+                made = self._analyzed(rows, columns)
+            chunk = list(columns)
             assert made is not None
             names = [name for place in range(len(chunk)) for name in (f"c{place} IS NULL", f"c{place}.v")]
             table = made.selectExpr(*(f"{name} AS x{place}" for place, name in enumerate(names))).toArrow()
@@ -123,10 +124,19 @@ class Judge:
                 found[text] = _named(kind.simpleString()), answers
         return found
 
-    def _analyzed(self, rows: DataFrame, texts: Sequence[str]) -> DataFrame | None:
+    def _columns(self, texts: Sequence[str]) -> dict[str, Column]:
+        """Each expression that Spark can read."""
         try:
-            return rows.select(*(tried(self._spark, text).alias(f"c{place}") for place, text in enumerate(texts)))
-        except (AnalysisException, ParseException):
+            return dict(zip(texts, all_tried(self._spark, texts), strict=True))
+        except ParseException:
+            if len(texts) == 1:
+                return {}
+            return {text: column for each in texts for text, column in self._columns([each]).items()}
+
+    def _analyzed(self, rows: DataFrame, columns: Mapping[str, Column]) -> DataFrame | None:
+        try:
+            return rows.select(*(column.alias(f"c{place}") for place, column in enumerate(columns.values())))
+        except AnalysisException:
             return None
 
 

@@ -178,6 +178,7 @@ def test_an_aggregate_may_be_called_anything(tmp_path: Path, name: str, engine: 
     assert run(write(tmp_path, text.replace(": 8", ": 9")), "--engine", engine)[0] == 1
 
 
+@pytest.mark.no_cover
 def test_many_panes_are_matched(tmp_path: Path) -> None:
     keys = ", ".join(f"{{k: {key}, at: 1}}" for key in range(1500))
     wanted = ", ".join(["{}"] * 1499)

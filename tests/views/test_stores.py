@@ -16,11 +16,12 @@ from typing import Any, TypeAlias
 import psycopg
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import committing
 from committing import SHAPE, batch_of
+from examples import examples
 from millrace import (
     ConflictError,
     CorruptError,
@@ -40,7 +41,7 @@ from millrace.running.views import serving
 from millrace.views import postgresql, sqlite
 from millrace.views.shape import ViewShape, shape_of
 from millrace.views.store import ForgottenError, State, Store, open_store
-from postgres import Postgres, server
+from postgres import Postgres
 from stores import Answer, Model, Row, answers, rows_of
 
 Make: TypeAlias = Callable[[], str]
@@ -57,12 +58,6 @@ NOON = datetime(2024, 2, 29, 12, tzinfo=UTC)
 
 def hour(key: str | None, n: int, start: datetime = NOON, timing: str = "early", index: int = 0) -> Row:
     return key, start, start + HOUR, n, n * 10, timing, index, False
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    with server() as started:
-        yield started
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -343,7 +338,7 @@ def _histories(draw: st.DrawFn) -> list[tuple[str, list[Answer]]]:
 
 
 def test_any_history_leaves_what_a_dict_would_hold(make: Make) -> None:
-    @settings(max_examples=25)
+    @examples(25)
     @given(_histories())
     def check(history: list[tuple[str, list[Answer]]]) -> None:
         _live(make(), NASTY, history)
@@ -397,7 +392,7 @@ def _live_in(store: Store, pipeline: str, shape: ViewShape, history: list[tuple[
 def test_any_column_may_be_of_the_key(make: Make) -> None:
     every = replace(NASTY, key=NASTY.columns.names[:-3])
 
-    @settings(max_examples=10)
+    @examples(10)
     @given(_histories())
     def check(history: list[tuple[str, list[Answer]]]) -> None:
         _live(make(), every, history)
@@ -422,7 +417,7 @@ def _sessions(draw: st.DrawFn) -> list[list[Answer]]:
 
 
 def test_a_session_takes_the_place_of_those_that_it_overlaps(make: Make) -> None:
-    @settings(max_examples=25)
+    @examples(25)
     @given(_sessions())
     def check(commits: list[list[Answer]]) -> None:
         _live(make(), SESSIONS, [("commit", each) for each in commits])

@@ -4,6 +4,7 @@ Under ANSI rules Spark stops the whole query at such a row. Its own `TryEval` ca
 in SQL, so it is made by way of Java. Around a struct it tells a NULL from a value that is missing.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from pyspark.sql import Column, SparkSession
@@ -15,9 +16,13 @@ SETTINGS = {"spark.sql.subexpressionElimination.enabled": "false"}
 
 def tried(spark: SparkSession, sql: str) -> Column:
     """A struct with the value of an expression in its field `v`; NULL for a row that has no value."""
+    return all_tried(spark, [sql])[0]
+
+
+def all_tried(spark: SparkSession, texts: Iterable[str]) -> list[Column]:
+    """The same of each expression. To find what makes them takes many calls to Java, so it is found once."""
     java: Any = spark._jvm
-    parser = spark._jsparkSession.sessionState().sqlParser()
+    parse = spark._jsparkSession.sessionState().sqlParser().parseExpression
     catching = java.org.apache.spark.sql.catalyst.expressions.TryEval
-    caught = catching(parser.parseExpression(f"named_struct('v', {sql}\n)"))
-    made: Column = ClassicColumn(java.org.apache.spark.sql.classic.ExpressionUtils.column(caught))
-    return made
+    column = java.org.apache.spark.sql.classic.ExpressionUtils.column
+    return [ClassicColumn(column(catching(parse(f"named_struct('v', {sql}\n)")))) for sql in texts]
