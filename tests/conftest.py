@@ -23,9 +23,13 @@ settings.load_profile("random" if os.environ.get("CI_SEEDS") == "random" else "f
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests in one worker process that share what is dear to start: Spark, or the archive of Java's classes."""
+    """Keep tests in one worker process that share what is dear to start: Spark, or the archive of Java's classes.
+
+    Who takes the session is marked `spark`, so that `make quick` cannot start Spark by mistake.
+    """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif "clean" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("kills"))

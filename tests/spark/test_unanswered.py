@@ -259,7 +259,8 @@ def test_a_checkpoint_of_before_is_refused_and_what_it_says_to_do_works(home: Ho
     assert viewed(home) == [("a", 15)]
 
 
-def test_a_checkpoint_of_another_format_is_refused_with_what_to_do(home: Home, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    home = Home(tmp_path / "log.db", str(tmp_path / "views.db"), tmp_path / "checkpoint")
     plan = compile(running())
     checkpoint = Checkpoint(home.checkpoint)
     opened = checkpoint.open(plan, (1, 2))
