@@ -37,7 +37,7 @@ def run_script(
         raise refuse(f"spark= is for engine='spark', not for {engine!r}")
     checked = check_script(pipeline, script)
     if engine == "spark":
-        from millrace.testing.scripted import run_on_spark, session_of_process  # these import Spark, which is slow
+        from millrace.testing.on_spark import run_on_spark, session_of_process  # these import Spark, which is slow
 
         return run_on_spark(checked, spark or session_of_process())
     return run_here(checked, panes=engine == "panes")
