@@ -1,5 +1,6 @@
 """`millrace.testing`: scripts of rows, watermarks and clock, answered alike by every engine."""
 
+import re
 import runpy
 import subprocess
 import sys
@@ -226,7 +227,8 @@ def test_sinks_are_not_written_to(tmp_path: Path) -> None:
     called: list[Any] = []
     source = log("numbers", "n BIGINT")
     pipeline = Pipeline(
-        "p", sinks=[source.to(to_files(str(tmp_path / "out"))), source.to(to_function(lambda *all_: called.append(all_)))]
+        "p",
+        sinks=[source.to(to_files(str(tmp_path / "out"))), source.to(to_function(lambda *all_: called.append(all_)))],
     )
     answers = run_script(pipeline, Script().rows("numbers", {"n": 2}, {"n": 1}))
     assert answers["function <lambda>"] == [{"n": 1}, {"n": 2}]
@@ -346,11 +348,9 @@ def scripted(happenings: list[Happening]) -> Script:
 
 
 @settings(max_examples=150)
-@given(
-    micro_batches(), st.tuples(all_windows, triggers, modes, latenesses), st.one_of(streams(), deduped_streams())
-)
+@given(micro_batches(), st.tuples(all_windows, triggers, modes, latenesses), st.one_of(streams(), deduped_streams()))
 def test_engines_agree_on_random_queries(happenings: list[Happening], asked: Any, rows: Stream) -> None:
-    pipeline = Pipeline("p", {"v": query(*asked, rows)}, [rows.to(to_topic("rows"))])
+    pipeline = Pipeline("p", {"v": query(*asked, stream=rows)}, [rows.to(to_topic("rows"))])
     script = scripted(happenings)
     slow, fast = run_script(pipeline, script), run_script(pipeline, script, "panes")
     assert comparable(fast, pipeline) == comparable(slow, pipeline)
@@ -386,14 +386,16 @@ def test_testing_is_imported_without_spark(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def pytest_in(folder: Path, test: str) -> subprocess.CompletedProcess[str]:
+def pytest_in(folder: Path, test: str, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(textwrap.dedent(test))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "millrace_pytest", "-p", "no:cacheprovider", str(folder)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "millrace_pytest", "-p", "no:cacheprovider", *options, "."]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
 def test_the_plugin_does_not_import_millrace(tmp_path: Path) -> None:
-    done = pytest_in(tmp_path, "import sys\ndef test_it():\n    assert not {'millrace', 'pyspark'} & set(sys.modules)\n")
+    done = pytest_in(
+        tmp_path, "import sys\ndef test_it():\n    assert not {'millrace', 'pyspark'} & set(sys.modules)\n"
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -429,3 +431,20 @@ def test_the_fixture_gives_one_session_and_stops_it(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
+
+
+def page() -> str:
+    """The programs of docs/testing.md, as one file of tests."""
+    text = (ROOT / "docs" / "testing.md").read_text()
+    return "".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+
+
+def test_the_tests_of_the_page_on_testing_pass(tmp_path: Path) -> None:
+    done = pytest_in(tmp_path, page(), "-k", "not spark and not shared")
+    assert "3 passed, 2 deselected" in done.stdout, done.stdout
+
+
+@pytest.mark.spark
+def test_the_tests_of_the_page_on_testing_pass_on_spark(tmp_path: Path) -> None:
+    done = pytest_in(tmp_path, page(), "-k", "spark or shared")
+    assert "2 passed, 3 deselected" in done.stdout, done.stdout

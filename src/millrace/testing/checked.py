@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millrace.edge.tables import columns_of
-from millrace.model.duration import END_OF_TIME, to_datetime
+from millrace.model.duration import to_datetime
 from millrace.model.errors import Place, caller, refuse, unknown
 from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
@@ -48,12 +48,14 @@ def check_script(pipeline: Pipeline, script: Script) -> Checked:
     return Checked(pipeline, script, _outputs(pipeline), admitted, _at_start(script, tables, contents), contents)
 
 
-def check_mark(step: Mark, watermarks: Sequence[int]) -> None:
-    """Refuse a watermark that is behind that of every view and sink already, and so does nothing."""
-    if step.at < END_OF_TIME and watermarks and min(watermarks) > step.at:
+def check_mark(checked: Checked, step: Mark, watermarks: Mapping[str, int]) -> None:
+    """Refuse a watermark that does nothing, as that of every query is past it. `watermarks` are those of outputs."""
+    queries = [name for name, of in checked.outputs.items() if isinstance(of, Query) and of.event_time is not None]
+    least = min((watermarks[name] for name in queries), default=step.at)
+    if step.at < least:
         raise refuse(
-            f"watermark({to_datetime(step.at).isoformat()!r}) has no effect: by the policy of the pipeline and the rows "
-            f"so far, the watermark is at {to_datetime(min(watermarks)).isoformat()} already",
+            f"watermark({to_datetime(step.at).isoformat()!r}) has no effect: by the rows so far and event_time(...) of "
+            f"the pipeline, the watermark is at {to_datetime(least).isoformat()} already",
             step.place,
         )
 
@@ -67,7 +69,9 @@ def _sources(pipeline: Pipeline) -> dict[str, Source]:
     found: dict[str, Source] = {}
     for source in pipeline.sources:
         if found.setdefault(source.name, source) != source:
-            raise refuse(f"the pipeline has two sources {source.name!r}, a {found[source.name].kind} and a {source.kind}")
+            raise refuse(
+                f"the pipeline has two sources {source.name!r}, a {found[source.name].kind} and a {source.kind}"
+            )
     return found
 
 
@@ -106,7 +110,8 @@ def _at_start(
     for name, table in tables.items():
         if name not in held and table.path is None:
             raise refuse(
-                f"table {name!r} is read from view {table.view!r}; begin the script with its rows: .table({name!r}, ...)",
+                f"table {name!r} is read from view {table.view!r}; "
+                f"begin the script with its rows: .table({name!r}, ...)",
                 place,
             )
         if name not in held:

@@ -151,7 +151,7 @@ def run_here(checked: Checked, panes: bool) -> Answers:
     steps = []
     for number, step in enumerate(checked.script.steps):
         if isinstance(step, Mark):
-            check_mark(step, [output.engine.event_time for output in outputs])
+            check_mark(checked, step, {output.name: output.engine.event_time for output in outputs})
         steps.append(_take(outputs, step, number, checked))
     dropped = {output.name: output.engine.dropped for output in outputs}
     return Answers(steps, dropped, checked.outputs, checked.pipeline.views)
@@ -186,4 +186,6 @@ def letters_of(step: Step, number: int, checked: Checked, reasons: Mapping[int, 
         return []
     admitted = checked.admitted[number]
     misfits = [DeadLetter(step.source, record, reason) for record, reason in admitted.misfits]
-    return misfits + [DeadLetter(step.source, admitted.records[place], reason) for place, reason in sorted(reasons.items())]
+    return misfits + [
+        DeadLetter(step.source, admitted.records[place], reason) for place, reason in sorted(reasons.items())
+    ]

@@ -78,19 +78,20 @@ def run_on_spark(checked: Checked, spark: SparkSession) -> Answers:
     numbers = [number for number, step in enumerate(checked.script.steps) if not isinstance(step, Contents)]
     by_step = dict(zip(numbers, batches, strict=True))
     positions = dict.fromkeys((source.name for source in checked.pipeline.sources), 0)
-    steps, marks, dropped = [], list[int](), dict.fromkeys(checked.outputs, 0)
+    steps, dropped = [], dict.fromkeys(checked.outputs, 0)
+    watermarks = dict.fromkeys(checked.outputs, BEGINNING_OF_TIME)
     for number, step in enumerate(checked.script.steps):
         if number not in by_step:
             steps.append(StepAnswers({name: [] for name in checked.outputs}, []))
             continue
         batch = by_step[number]
         if isinstance(step, Mark):
-            check_mark(step, marks)
+            check_mark(checked, step, watermarks)
         said: dict[str, list[Answer]] = {}
         for part, name in parts.items():
             said[name] = in_order(checked.outputs[name], batch.answers[part].to_pylist())
             dropped[name] = batch.progress.parts[part].dropped
-        marks = [_watermark(batch.progress, part) for part in parts]
+        watermarks = {name: _watermark(batch.progress, part) for part, name in parts.items()}
         steps.append(StepAnswers(said, _letters(checked, number, batch.letters, positions, parts)))
         if isinstance(step, Arrival):
             positions[step.source] += len(checked.admitted[number].rows)
@@ -198,7 +199,7 @@ def _rewriter(paths: Mapping[str, Path]) -> Callable[[Stream], Stream]:
             case Join():
                 return replace(node, parent=rewrite(node.parent), table=_table(node.table, paths))
         (parent,) = parents(node)
-        return replace(node, parent=rewrite(parent))  # type: ignore[type-var, call-arg]
+        return replace(node, parent=rewrite(parent))  # type: ignore[type-var]
 
     return rewrite
 

@@ -42,7 +42,7 @@ def admit(source: Source, records: Sequence[Record], place: Place) -> Admitted:
 
 def contents_of(table: Table, step: Contents) -> list[Row]:
     """The rows of a table, with all its columns. Refuses values that are not of their column's type."""
-    rows = []
+    rows: list[Row] = []
     for row in step.rows:
         _check_columns(row, table.schema, f"table {table.name!r}", step.place)
         typed = with_times(table.schema, row)

@@ -28,7 +28,9 @@ def run_script(
     once and stopped when the process ends.
     """
     if not isinstance(pipeline, Pipeline):
-        raise refuse(f"run_script() takes a Pipeline, such as Pipeline('test', {{'answers': query}}), not {shown(pipeline)}")
+        raise refuse(
+            f"run_script() takes a Pipeline, such as Pipeline('test', {{'answers': query}}), not {shown(pipeline)}"
+        )
     if not isinstance(script, Script):
         raise refuse(f"run_script() takes a Script, not {shown(script)}")
     if engine not in get_args(EngineName):

@@ -112,7 +112,10 @@ class Script:
     def clock(self, time: Time | Duration) -> "Script":
         """Processing time advances: by a duration such as `"10s"`, or to a point in time."""
         now = self.now
-        then = now + parse_positive(time, "clock()") if _is_duration(time) else _instant(time, "clock()")
+        if isinstance(time, timedelta) or (isinstance(time, str) and parsed_time(time) is None):
+            then = now + parse_positive(time, "clock()")  # which refuses text that is neither
+        else:
+            then = _instant(time, "clock()")
         if then <= now:
             raise refuse(f"the clock does not advance: it is {_iso(now)} already, and clock() says {_iso(then)}")
         return self._with(Tick(then, caller()))
@@ -157,11 +160,6 @@ def _name(name: object, method: str, what: str) -> str:
     if not isinstance(name, str):
         raise refuse(f"{method}() takes the name of a {what} first, not {shown(name)}")
     return name
-
-
-def _is_duration(value: object) -> bool:
-    """Whether the clock is given as a duration. Text that is neither is refused as one."""
-    return isinstance(value, timedelta) or (isinstance(value, str) and parsed_time(value) is None)
 
 
 def _instant(value: object, where: str) -> int:
