@@ -350,7 +350,8 @@ def scripted(happenings: list[Happening]) -> Script:
 @settings(max_examples=150)
 @given(micro_batches(), st.tuples(all_windows, triggers, modes, latenesses), st.one_of(streams(), deduped_streams()))
 def test_engines_agree_on_random_queries(happenings: list[Happening], asked: Any, rows: Stream) -> None:
-    pipeline = Pipeline("p", {"v": query(*asked, stream=rows)}, [rows.to(to_topic("rows"))])
+    windowing, trigger, mode, lateness = asked
+    pipeline = Pipeline("p", {"v": query(windowing, trigger, mode, lateness, rows)}, [rows.to(to_topic("rows"))])
     script = scripted(happenings)
     slow, fast = run_script(pipeline, script), run_script(pipeline, script, "panes")
     assert comparable(fast, pipeline) == comparable(slow, pipeline)
