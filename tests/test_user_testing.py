@@ -119,10 +119,11 @@ def orders() -> tuple[Pipeline, Script]:
     def order(number: int, item: str, cents: int, minutes: float) -> dict[str, Any]:
         return {"id": number, "item": item, "cents": cents, "at": at(minutes)}
 
+    nothing = order(2, "pot", 0, 1)
     script = (
         Script()
         .table("stock", {"item": "tea", "left_over": 1}, {"item": "pot", "left_over": 9})
-        .rows("incoming/orders", order(1, "tea", 300, 0), order(1, "tea", 300, 0), order(2, "pot", 0, 1))
+        .rows("incoming/orders", order(1, "tea", 300, 0), order(1, "tea", 300, 0), nothing, nothing)
         .rows("incoming/orders", order(1, "tea", 300, 2), order(3, "pot", 2**63 - 1, 3), order(4, "pot", 2**62, 4))
         .table("stock")
         .rows("incoming/orders", order(5, "pot", 5, 70), order(6, "tea", 50, 5))
@@ -233,6 +234,20 @@ def test_sinks_are_not_written_to(tmp_path: Path) -> None:
     answers = run_script(pipeline, Script().rows("numbers", {"n": 2}, {"n": 1}))
     assert answers["function <lambda>"] == [{"n": 1}, {"n": 2}]
     assert (called, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_a_record_that_came_twice_and_was_taken_in_once_is_set_aside_once() -> None:
+    letters = run_script(*orders()).dead_letters
+    assert [letter.row["cents"] for letter in letters if isinstance(letter.row, dict) and letter.source] == [0]
+
+
+def test_retractions_come_before_what_replaces_them() -> None:
+    merged = run_script(*clickstream()).steps[3]["sessions"]
+    assert [(row["diff"], row["window_start"], row["pages"]) for row in merged] == [
+        (-1, NOON, 1),
+        (-1, NOON + timedelta(minutes=40), 1),
+        (1, NOON, 3),
+    ]
 
 
 def test_a_merged_session_stands_in_a_view_for_its_parts() -> None:
