@@ -36,15 +36,18 @@ def check_script(pipeline: Pipeline, script: Script) -> Checked:
     if not script.steps:
         raise refuse("the script has no steps; each method of a Script returns a longer one: script = script.rows(...)")
     sources, tables = _sources(pipeline), _tables(pipeline)
-    admitted: dict[int, Admitted] = {}
+    arrivals: dict[str, dict[int, Arrival]] = {}
     contents: dict[int, Sequence[Row]] = {}
     for number, step in enumerate(script.steps):
         if isinstance(step, Arrival):
             if step.source not in sources:
                 raise refuse(unknown("source", step.source, sources), step.place)
-            admitted[number] = admit(sources[step.source], step.records, step.place)
+            arrivals.setdefault(step.source, {})[number] = step
         elif isinstance(step, Contents):
             contents[number] = contents_of(_table(pipeline, step, tables), step)
+    admitted: dict[int, Admitted] = {}
+    for name, steps in arrivals.items():
+        admitted |= zip(steps, admit(sources[name], list(steps.values())), strict=True)
     return Checked(pipeline, script, _outputs(pipeline), admitted, _at_start(script, tables, contents), contents)
 
 

@@ -1,6 +1,6 @@
 """Records of a script as rows of their source's types, the same for every engine."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import lru_cache
@@ -15,7 +15,7 @@ from millrace.model.rows import fits
 from millrace.model.schema import Schema
 from millrace.model.stream import Source, Table
 from millrace.model.window import Row
-from millrace.testing.script import Contents, Record, parsed_time
+from millrace.testing.script import Arrival, Contents, Record, parsed_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,26 @@ class Admitted:
     """The records that do not fit, and why."""
 
 
-def admit(source: Source, records: Sequence[Record], place: Place) -> Admitted:
-    """Rows of a source, as a running pipeline would read them. Refuses, at `place`, a column that there is none of."""
-    for record in records:
-        if not isinstance(record, str):
-            _check_columns(record, source.schema, f"source {source.name!r}", place)
-    rows, reasons = _decode(source, records) if _is_json(source) else _cast(source, records, place)
-    kept = [record for number, record in enumerate(records) if number not in reasons]
-    return Admitted(rows, kept, [(records[number], reason) for number, reason in sorted(reasons.items())])
+def admit(source: Source, arrivals: Sequence[Arrival]) -> list[Admitted]:
+    """What arrives at a source, step by step, as a running pipeline would read it.
+
+    Refuses a column that the source does not have, with the line of the step. All steps are decoded at once, because a
+    call of the decoder takes longer than what it does to a few rows.
+    """
+    for step in arrivals:
+        _check_records(source, step)
+    rows, reasons = (_decode if is_json(source) else _cast)(
+        source, [each for step in arrivals for each in step.records]
+    )
+    fitting, place = iter(rows), 0
+    admitted = []
+    for step in arrivals:
+        numbered = list(enumerate(step.records, place))
+        kept = [record for number, record in numbered if number not in reasons]
+        misfits = [(record, reasons[number]) for number, record in numbered if number in reasons]
+        admitted.append(Admitted([next(fitting) for _ in kept], kept, misfits))
+        place += len(numbered)
+    return admitted
 
 
 def contents_of(table: Table, step: Contents) -> list[Row]:
@@ -66,12 +78,13 @@ def misfit(schema: Schema, row: Row) -> str | None:
     return None
 
 
-def _is_json(source: Source) -> bool:
+def is_json(source: Source) -> bool:
+    """Whether a source has records of JSON text."""
     return source.kind == "log" or dict(source.options).get("format") == "json"
 
 
-def _decode(source: Source, records: Iterable[Record]) -> tuple[list[Row], dict[int, str]]:
-    """Through JSON text and the decoder of a running pipeline."""
+def _decode(source: Source, records: Sequence[Record]) -> tuple[list[Row], dict[int, str]]:
+    """Through JSON text and the decoder of a running pipeline: the rows that fit, and why the others do not."""
     texts = [record if isinstance(record, str) else to_json(record) for record in records]
     with at_place(source.place):
         decoder = _decoder(source.schema)
@@ -84,14 +97,12 @@ def _decoder(schema: Schema) -> JsonDecoder:
     return JsonDecoder(schema)
 
 
-def _cast(source: Source, records: Sequence[Record], place: Place) -> tuple[list[Row], dict[int, str]]:
-    """As values of Python, which columns of Arrow are made from."""
+def _cast(source: Source, records: Sequence[Record]) -> tuple[list[Row], dict[int, str]]:
+    """As values of Python, which columns of Arrow are made from; the same."""
     rows: list[Row] = []
     reasons: dict[int, str] = {}
     for number, record in enumerate(records):
-        if isinstance(record, str):
-            message = f"source {source.name!r} has no JSON records; a row is a dict of columns, not {shown(record)}"
-            raise refuse(message, place)
+        assert not isinstance(record, str)
         row = with_times(source.schema, record)
         wrong = misfit(source.schema, row)
         if wrong is None:
@@ -99,6 +110,15 @@ def _cast(source: Source, records: Sequence[Record], place: Place) -> tuple[list
         else:
             reasons[number] = wrong
     return rows, reasons
+
+
+def _check_records(source: Source, step: Arrival) -> None:
+    for record in step.records:
+        if not isinstance(record, str):
+            _check_columns(record, source.schema, f"source {source.name!r}", step.place)
+        elif not is_json(source):
+            message = f"source {source.name!r} has no JSON records; a row is a dict of columns, not {shown(record)}"
+            raise refuse(message, step.place)
 
 
 def _check_columns(row: Row, schema: Schema, where: str, place: Place) -> None:
