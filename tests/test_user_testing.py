@@ -1,5 +1,6 @@
 """`millrace.testing`: scripts of rows, watermarks and clock, answered alike by every engine."""
 
+import importlib
 import re
 import runpy
 import subprocess
@@ -8,6 +9,7 @@ import textwrap
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import millrace.testing
 from millrace import ModelError, Pipeline, agg, files, log, memory, on, table, to_files, to_function, to_topic, window
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.stream import Stream
@@ -154,7 +157,16 @@ def visits() -> tuple[Pipeline, Script]:
     return pipeline, script
 
 
-CASES: list[Callable[[], tuple[Pipeline, Script]]] = [charts, sensors, clickstream, orders, visits]
+def renamed() -> tuple[Pipeline, Script]:
+    """A row that is set aside after a dedup of a column that was computed."""
+    source = memory("rows", "k STRING, v BIGINT")
+    once = source.with_columns(key="upper(k)").dedup("key")
+    pipeline = Pipeline("p", sinks=[once.where("10 / v > 1").to(to_topic("out"))])
+    script = Script().rows("rows", {"k": "a", "v": 1}, {"k": "A", "v": 0}, {"k": "b", "v": 0}, {"k": "B", "v": 0})
+    return pipeline, script.clock("1s")
+
+
+CASES: list[Callable[[], tuple[Pipeline, Script]]] = [charts, sensors, clickstream, orders, visits, renamed]
 
 
 def comparable(answers: Answers, pipeline: Pipeline) -> Any:
@@ -301,7 +313,7 @@ MISTAKES: list[tuple[str, Callable[[], Any]]] = [
     ("spark= is for engine='spark'", lambda: run_script(SMALL, ONE, spark=object())),  # type: ignore[arg-type]
     ("takes a Pipeline", lambda: run_script(COUNTED, ONE)),  # type: ignore[arg-type]
     ("takes a Script", lambda: run_script(SMALL, [])),  # type: ignore[arg-type]
-    ("the script has no steps", lambda: run_script(SMALL, Script())),
+    ("nothing happens in the script", lambda: run_script(SMALL, Script())),
     ("the watermark goes back", lambda: Script().watermark(at(1)).watermark(at(0))),
     ("the watermark is at 2026-01-01T12:00:00", lambda: run_script(SMALL, ONE.watermark(at(-1)))),
     ("the clock does not advance", lambda: Script(start=NOON).clock(NOON)),
@@ -464,3 +476,11 @@ def test_the_tests_of_the_page_on_testing_pass(tmp_path: Path) -> None:
 def test_the_tests_of_the_page_on_testing_pass_on_spark(tmp_path: Path) -> None:
     done = pytest_in(tmp_path, page(), "-k", "spark or shared")
     assert "2 passed, 3 deselected" in done.stdout, done.stdout
+
+
+def test_batch_stays_a_function_when_all_of_testing_is_imported() -> None:
+    """A module of the same name would take its place in the package."""
+    for path in (ROOT / "src" / "millrace" / "testing").glob("*.py"):
+        importlib.import_module(f"millrace.testing.{path.stem}")
+    for name in millrace.testing.__all__:
+        assert not isinstance(getattr(millrace.testing, name), ModuleType), name

@@ -33,8 +33,8 @@ class Checked:
 
 def check_script(pipeline: Pipeline, script: Script) -> Checked:
     """Check a script. Refuses what is not known to the pipeline, with the line of the step."""
-    if not script.steps:
-        raise refuse("the script has no steps; each method of a Script returns a longer one: script = script.rows(...)")
+    if all(isinstance(step, Contents) for step in script.steps):
+        raise refuse("nothing happens in the script; a method returns a longer script: script = script.rows(...)")
     sources, tables = _sources(pipeline), _tables(pipeline)
     arrivals: dict[str, dict[int, Arrival]] = {}
     contents: dict[int, Sequence[Row]] = {}

@@ -241,14 +241,16 @@ def _letters(
         elif isinstance(step, Arrival):
             place = letter["offset"] - positions[step.source]
             if letter["origin"] != step.source:  # it was set aside after a dedup, where offsets are lost
-                place = _place_of(checked.admitted[number].rows, letter["value"])
+                place = _place_of(checked.admitted[number].rows, json.loads(letter["value"]))
             reasons.setdefault(place, letter["reason"])
     return [*letters_of(step, number, checked, reasons), *failed]
 
 
-def _place_of(rows: Sequence[Row], text: str) -> int:
-    """Which row a letter is about that only has its text."""
-    return [json.dumps(row, default=str) for row in rows].index(text)
+def _place_of(rows: Sequence[Row], held: Mapping[str, Any]) -> int:
+    """Which row a letter is about that holds a row as it was at a dedup: the first that has most of its values."""
+    texts = [json.loads(json.dumps(row, default=str)) for row in rows]
+    same = [sum(name in held and held[name] == value for name, value in text.items()) for text in texts]
+    return same.index(max(same))
 
 
 def _failed(checked: Checked, output: str, letter: Mapping[str, Any]) -> DeadLetter:
