@@ -16,8 +16,8 @@ from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.sources.memory import Happening, Script
 from millrace.spark import batch
-from millrace.testing.batches import on_reference, on_spark
 from millrace.testing.check import BATCH, check_all
+from millrace.testing.spark_batch import on_reference, on_spark
 
 pytestmark = pytest.mark.spark
 

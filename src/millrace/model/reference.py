@@ -239,6 +239,10 @@ class Reference:
                 panes += self._evaluate(key, group)
         return panes
 
+    def table(self, name: str, rows: Iterable[Row]) -> None:
+        """Replace the rows of a table that the query reads from a file or a view."""
+        self._rows.table(name, rows)
+
     def watermark(self, at: Moment) -> list[Pane]:
         """Let event time advance; it never goes back."""
         self._watermark = max(self._watermark, to_micros(at))

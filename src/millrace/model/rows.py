@@ -71,6 +71,10 @@ class Rows:
         """What comes out of the stream for a bundle of one of its sources."""
         return self._flow(self._stream, _named(sources(self._stream), source), list(rows), watermark, now)
 
+    def table(self, name: str, rows: Iterable[Row]) -> None:
+        """Replace the rows of a table that is read from a file or a view."""
+        self._tables[name] = list(rows)
+
     def watermark(self, now: int) -> int:
         """Where event time is, by the stream's own policies. What came since this was last asked has come now."""
         for node in self._spoke:

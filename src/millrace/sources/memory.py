@@ -34,13 +34,16 @@ class Script:
 
     happenings: Sequence[Happening]
     timed: bool = True
-    """Whether the clock is the script's, starting at 0."""
+    """Whether the clock is the script's."""
     derived: bool = True
     """Whether the watermark follows from the rows, or is only where the script says."""
-    _clocks: list[int] = field(init=False, default_factory=lambda: [0], compare=False, repr=False)
+    start: int = 0
+    """Where the clock of a timed script starts."""
+    _clocks: list[int] = field(init=False, default_factory=list, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Note where the clock is after each."""
+        self._clocks.append(self.start)
         for happening in self.happenings:
             self._clocks.append(max(self._clocks[-1], happening.now or 0))
 

@@ -73,7 +73,7 @@ def check(document: Document, engine: str = "reference") -> Verdict:
 
 def _on_spark(documents: Sequence[Document], engine: str) -> dict[int, Engine | list[str] | Exception]:
     """What Spark says of each document that can be run, all of them at once: as an engine, or what differs."""
-    from millrace.testing.batches import differences  # these start Spark, which the other engines do without
+    from millrace.testing.spark_batch import differences  # these start Spark, which the other engines do without
     from millrace.testing.stream import record
 
     transcripts = {}

@@ -1,6 +1,6 @@
 """Engines that transcripts can be run against: one interface over the slow and the fast."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,14 +36,14 @@ class Engine(Protocol):
 class PaneEngine:
     """`millrace.panes`, with the row-wise part of the query done as the reference does it."""
 
-    def __init__(self, query: Query) -> None:
-        """Start with nothing."""
+    def __init__(self, query: Query, tables: Mapping[str, Iterable[Row]] | None = None, now: int = 0) -> None:
+        """Start with nothing. `tables` holds the rows of tables that the query reads from a file."""
         self._query = query
         self._panes = Panes(query)
-        self.state = State()
+        self.state = State(now=now)
         self.failed: list[Failure] = []
         """The firings that had no answer."""
-        self._rows = Rows(query.stream, {}, 0)
+        self._rows = Rows(query.stream, tables or {}, now)
 
     @property
     def dropped(self) -> int:
@@ -63,6 +63,10 @@ class PaneEngine:
     def input(self, rows: Iterable[Row], source: str | None = None) -> list[Pane]:
         """Take in one bundle."""
         return self._advance(self._partials(rows, source), self.state.watermark, self.state.now)
+
+    def table(self, name: str, rows: Iterable[Row]) -> None:
+        """Replace the rows of a table that the query reads from a file or a view."""
+        self._rows.table(name, rows)
 
     def watermark(self, at: int) -> list[Pane]:
         """Let event time advance."""

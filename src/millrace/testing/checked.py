@@ -1,0 +1,122 @@
+"""A script that was checked against the pipeline it is for: names are known, records have the types of their source."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from millrace.edge.tables import columns_of
+from millrace.model.duration import to_datetime
+from millrace.model.errors import Place, caller, refuse, unknown
+from millrace.model.pipeline import Pipeline
+from millrace.model.query import Query
+from millrace.model.stream import Source, Stream, Table
+from millrace.model.window import Row
+from millrace.spark.snapshots import tables_of
+from millrace.testing.records import Admitted, admit, contents_of
+from millrace.testing.script import Arrival, Contents, Mark, Script
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A pipeline and a script for it."""
+
+    pipeline: Pipeline
+    script: Script
+    outputs: Mapping[str, Query | Stream]
+    """Views by name, then sinks as `explain()` writes them."""
+    admitted: Mapping[int, Admitted]
+    """What arrives, by the number of the step."""
+    tables: Mapping[str, Sequence[Row]]
+    """What the tables hold at the start that are read from a file or a view."""
+    contents: Mapping[int, Sequence[Row]]
+    """What a table holds from a step on, by the number of the step."""
+
+
+def check_script(pipeline: Pipeline, script: Script) -> Checked:
+    """Check a script. Refuses what is not known to the pipeline, with the line of the step."""
+    if all(isinstance(step, Contents) for step in script.steps):
+        raise refuse("nothing happens in the script; a method returns a longer script: script = script.rows(...)")
+    sources, tables = _sources(pipeline), _tables(pipeline)
+    arrivals: dict[str, dict[int, Arrival]] = {}
+    contents: dict[int, Sequence[Row]] = {}
+    for number, step in enumerate(script.steps):
+        if isinstance(step, Arrival):
+            if step.source not in sources:
+                raise refuse(unknown("source", step.source, sources), step.place)
+            arrivals.setdefault(step.source, {})[number] = step
+        elif isinstance(step, Contents):
+            contents[number] = contents_of(_table(pipeline, step, tables), step)
+    admitted: dict[int, Admitted] = {}
+    for name, steps in arrivals.items():
+        admitted |= zip(steps, admit(sources[name], list(steps.values())), strict=True)
+    return Checked(pipeline, script, _outputs(pipeline), admitted, _at_start(script, tables, contents), contents)
+
+
+def check_mark(checked: Checked, step: Mark, watermarks: Mapping[str, int]) -> None:
+    """Refuse a watermark that does nothing, as that of every query is past it. `watermarks` are those of outputs."""
+    queries = [name for name, of in checked.outputs.items() if isinstance(of, Query) and of.event_time is not None]
+    least = min((watermarks[name] for name in queries), default=step.at)
+    if step.at < least:
+        raise refuse(
+            f"watermark({to_datetime(step.at).isoformat()!r}) has no effect: by the rows so far and event_time(...) of "
+            f"the pipeline, the watermark is at {to_datetime(least).isoformat()} already",
+            step.place,
+        )
+
+
+def stream_of(of: Query | Stream) -> Stream:
+    """The stream that an output reads."""
+    return of.stream if isinstance(of, Query) else of
+
+
+def _sources(pipeline: Pipeline) -> dict[str, Source]:
+    found: dict[str, Source] = {}
+    for source in pipeline.sources:
+        if found.setdefault(source.name, source) != source:
+            raise refuse(
+                f"the pipeline has two sources {source.name!r}, a {found[source.name].kind} and a {source.kind}"
+            )
+    return found
+
+
+def _outputs(pipeline: Pipeline) -> dict[str, Query | Stream]:
+    outputs: dict[str, Query | Stream] = dict(pipeline.views)
+    for output in pipeline.sinks:
+        name = str(output.sink)
+        if name in outputs:
+            raise refuse(f"two outputs go to {name}; send each to a place of its own", output.place)
+        outputs[name] = output.of
+    return outputs
+
+
+def _tables(pipeline: Pipeline) -> dict[str, Table]:
+    """The tables whose rows are not part of the pipeline."""
+    return tables_of(stream_of(of) for of in _outputs(pipeline).values())
+
+
+def _table(pipeline: Pipeline, step: Contents, tables: Mapping[str, Table]) -> Table:
+    if step.table not in tables:
+        known = unknown("table", step.table, tables)
+        raise refuse(f"{known}; a script can give the rows of tables with path= or view=", step.place)
+    return tables[step.table]
+
+
+def _at_start(
+    script: Script, tables: Mapping[str, Table], contents: Mapping[int, Sequence[Row]]
+) -> dict[str, Sequence[Row]]:
+    """What tables hold before the first step that is not about a table: of the script, or else of their file."""
+    held: dict[str, Sequence[Row]] = {}
+    for number, step in enumerate(script.steps):
+        if not isinstance(step, Contents):
+            break
+        held[step.table] = contents[number]
+    place: Place = caller()
+    for name, table in tables.items():
+        if name not in held and table.path is None:
+            raise refuse(
+                f"table {name!r} is read from view {table.view!r}; "
+                f"begin the script with its rows: .table({name!r}, ...)",
+                place,
+            )
+        if name not in held:
+            held[name] = columns_of(table, place).to_pylist()
+    return held

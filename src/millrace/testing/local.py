@@ -1,0 +1,191 @@
+"""Scripts on the engines of this process, the reference and the panes: a step at a time, each output by itself."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from millrace.model.duration import BEGINNING_OF_TIME
+from millrace.model.pane import Failure, Pane
+from millrace.model.query import WINDOW_COLUMNS, Query
+from millrace.model.reference import Reference
+from millrace.model.rows import DeadLetter as SetAside
+from millrace.model.rows import Rows
+from millrace.model.stream import Stream, sources
+from millrace.model.window import Row
+from millrace.testing.answers import PANE_COLUMNS, Answers, DeadLetter, StepAnswers, in_order
+from millrace.testing.checked import Checked, check_mark, stream_of
+from millrace.testing.engines import PaneEngine
+from millrace.testing.records import Admitted
+from millrace.testing.script import Arrival, Contents, Mark, Step, Tick
+from millrace.views.shape import free_names
+
+Tables = Mapping[str, Iterable[Row]]
+
+
+class Engine(Protocol):
+    """What answers for one output; `Reference` says what the members mean."""
+
+    @property
+    def dropped(self) -> int: ...  # noqa: D102
+    @property
+    def event_time(self) -> int: ...  # noqa: D102
+    @property
+    def dead(self) -> list[SetAside]: ...  # noqa: D102
+    @property
+    def failed(self) -> list[Failure]: ...  # noqa: D102
+    def table(self, name: str, rows: Iterable[Row]) -> None: ...  # noqa: D102
+    def input(self, rows: Iterable[Row], source: str | None = None) -> Sequence[Any]: ...  # noqa: D102
+    def watermark(self, at: int) -> Sequence[Any]: ...  # noqa: D102
+    def advance(self, now: int) -> Sequence[Any]: ...  # noqa: D102
+
+
+class PlainRows:
+    """A stream that goes to a sink as it is: its rows are its answers."""
+
+    def __init__(self, stream: Stream, tables: Tables, now: int) -> None:
+        """Start with no input."""
+        self._rows, self._now = Rows(stream, tables, now), now
+        self.dropped, self.failed = 0, list[Failure]()
+        self.event_time = BEGINNING_OF_TIME
+
+    @property
+    def dead(self) -> list[SetAside]:
+        """The rows that could not be taken in."""
+        return self._rows.dead
+
+    def table(self, name: str, rows: Iterable[Row]) -> None:
+        """Replace the rows of a table."""
+        self._rows.table(name, rows)
+
+    def input(self, rows: Iterable[Row], source: str | None = None) -> list[Row]:
+        """Take in one bundle."""
+        return self._rows.take(rows, source, self.event_time, self._now)
+
+    def watermark(self, at: int) -> list[Row]:
+        """Let event time advance."""
+        self.event_time = max(self.event_time, at)
+        return []
+
+    def advance(self, now: int) -> list[Row]:
+        """Let time pass as the policy of the stream sees it."""
+        self._now = max(self._now, now)
+        return self.watermark(self._rows.watermark(now))
+
+
+class Output:
+    """One output, and the engine that answers for it."""
+
+    def __init__(self, name: str, of: Query | Stream, start: Callable[[Tables, int], Engine], checked: Checked) -> None:
+        """Start with no input."""
+        self.name, self.of = name, of
+        self._start = start
+        self._tables: dict[str, Iterable[Row]] = dict(checked.tables)
+        self._now = checked.script.started
+        self.engine = start(self._tables, self._now)
+        self._reads = {source.name for source in sources(stream_of(of))}
+
+    def take(self, step: Step, number: int, checked: Checked) -> list[dict[str, Any]]:
+        """The answers to a step of a script."""
+        match step:
+            case Contents(table):
+                self._tables[table] = checked.contents[number]
+                self.engine.table(table, checked.contents[number])
+                return []
+            case Arrival(source):
+                said: list[Any] = []
+                if source in self._reads:
+                    said += self.engine.input(checked.admitted[number].rows, source)
+                said += self.engine.advance(self._now)
+            case Tick(now):
+                self._now = now
+                said = list(self.engine.advance(now))
+            case Mark(at):
+                said = list(self.engine.watermark(at))
+        return in_order(self.of, map(self._row, said))
+
+    def records_of(self, letters: Sequence[SetAside], source: str, admitted: Admitted) -> list[tuple[int, str]]:
+        """Which rows of a bundle some letters are about, and why they were set aside.
+
+        A letter holds a row as far as it came. Each row of the bundle is taken in once more, alone, by an engine that
+        has seen nothing, to see whose letter it is.
+        """
+        waiting = [(repr(letter.row), letter.reason) for letter in letters]
+        found = []
+        for place, row in enumerate(admitted.rows):
+            if not waiting:
+                break
+            alone = self._start(self._tables, self._now)
+            alone.input([row], source)
+            for letter in alone.dead:
+                if (repr(letter.row), letter.reason) in waiting:
+                    waiting.remove((repr(letter.row), letter.reason))
+                    found.append((place, letter.reason))
+        return found
+
+    def without_value(self, failures: Sequence[Failure]) -> list[DeadLetter]:
+        """Answers that have no value, in the order of their keys and windows."""
+        assert isinstance(self.of, Query) or not failures
+        return [DeadLetter(None, self._key(failure), failure.reason, self.name) for failure in failures]
+
+    def _key(self, failure: Failure) -> dict[str, Any]:
+        assert isinstance(self.of, Query)
+        bounds = zip(WINDOW_COLUMNS, self.of.bounds(failure.window), strict=True)
+        return dict(zip(self.of.keys, failure.key, strict=True)) | {column.name: at for column, at in bounds}
+
+    def _row(self, said: Pane | Row) -> Mapping[str, Any]:
+        if not isinstance(said, Pane):
+            return {name: said[name] for name in self.of.schema.names}
+        assert isinstance(self.of, Query)
+        about = (said.diff, str(said.timing), said.index, said.last)
+        bounds = zip(WINDOW_COLUMNS, self.of.bounds(said.window), strict=True)
+        return {
+            **dict(zip(self.of.keys, said.key, strict=True)),
+            **{column.name: at for column, at in bounds},
+            **said.values,
+            **dict(zip(free_names(self.of.schema.names, PANE_COLUMNS), about, strict=True)),
+        }
+
+
+def run_here(checked: Checked, panes: bool) -> Answers:
+    """The answers of the reference, or of the pane engine."""
+    outputs = [Output(name, of, _engine(of, panes), checked) for name, of in checked.outputs.items()]
+    steps = []
+    for number, step in enumerate(checked.script.steps):
+        if isinstance(step, Mark):
+            check_mark(checked, step, {output.name: output.engine.event_time for output in outputs})
+        steps.append(_take(outputs, step, number, checked))
+    dropped = {output.name: output.engine.dropped for output in outputs}
+    return Answers(steps, dropped, checked.outputs, checked.pipeline.views)
+
+
+def _engine(of: Query | Stream, panes: bool) -> Callable[[Tables, int], Engine]:
+    if not isinstance(of, Query):
+        return lambda tables, now: PlainRows(of, tables, now)
+    query = of
+    return lambda tables, now: PaneEngine(query, tables, now) if panes else Reference(query, tables, now)
+
+
+def _take(outputs: Sequence[Output], step: Step, number: int, checked: Checked) -> StepAnswers:
+    answers = {}
+    reasons: dict[int, str] = {}
+    failed: list[DeadLetter] = []
+    for output in outputs:
+        dead, failures = len(output.engine.dead), len(output.engine.failed)
+        answers[output.name] = output.take(step, number, checked)
+        letters = output.engine.dead[dead:]
+        if letters and isinstance(step, Arrival):
+            # A record is set aside once, however many outputs it does not suit.
+            found = output.records_of(letters, step.source, checked.admitted[number])
+            reasons = dict(reversed(found)) | reasons
+        failed += output.without_value(output.engine.failed[failures:])
+    return StepAnswers(answers, [*letters_of(step, number, checked, reasons), *failed])
+
+
+def letters_of(step: Step, number: int, checked: Checked, reasons: Mapping[int, str]) -> list[DeadLetter]:
+    """The dead letters of what arrives in a step: records that do not fit, then those that were set aside later."""
+    if not isinstance(step, Arrival):
+        return []
+    admitted = checked.admitted[number]
+    misfits = [DeadLetter(step.source, record, reason) for record, reason in admitted.misfits]
+    return misfits + [
+        DeadLetter(step.source, admitted.records[place], reason) for place, reason in sorted(reasons.items())
+    ]

@@ -1,0 +1,140 @@
+"""Records of a script as rows of their source's types, the same for every engine."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.edge.decode import JsonDecoder
+from millrace.model.errors import Place, at_place, refuse, shown, unknown
+from millrace.model.plain import to_json
+from millrace.model.rows import fits
+from millrace.model.schema import Schema
+from millrace.model.stream import Source, Table
+from millrace.model.window import Row
+from millrace.testing.script import Arrival, Contents, Record, parsed_time
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The records of a step that fit their source."""
+
+    rows: list[Row]
+    """With all columns of the source."""
+    records: list[Record]
+    """Each row as the script gives it."""
+    misfits: list[tuple[Record, str]]
+    """The records that do not fit, and why."""
+
+
+def admit(source: Source, arrivals: Sequence[Arrival]) -> list[Admitted]:
+    """What arrives at a source, step by step, as a running pipeline would read it.
+
+    Refuses a column that the source does not have, with the line of the step. All steps are decoded at once, because a
+    call of the decoder takes longer than what it does to a few rows.
+    """
+    for step in arrivals:
+        _check_records(source, step)
+    rows, reasons = (_decode if is_json(source) else _cast)(
+        source, [each for step in arrivals for each in step.records]
+    )
+    fitting, place = iter(rows), 0
+    admitted = []
+    for step in arrivals:
+        numbered = list(enumerate(step.records, place))
+        kept = [record for number, record in numbered if number not in reasons]
+        misfits = [(record, reasons[number]) for number, record in numbered if number in reasons]
+        admitted.append(Admitted([next(fitting) for _ in kept], kept, misfits))
+        place += len(numbered)
+    return admitted
+
+
+def contents_of(table: Table, step: Contents) -> list[Row]:
+    """The rows of a table, with all its columns. Refuses values that are not of their column's type."""
+    rows: list[Row] = []
+    for row in step.rows:
+        _check_columns(row, table.schema, f"table {table.name!r}", step.place)
+        typed = with_times(table.schema, row)
+        wrong = misfit(table.schema, typed)
+        if wrong is not None:
+            raise refuse(f"table {table.name!r}: {wrong}", step.place)
+        rows.append(typed)
+    return rows
+
+
+def with_times(schema: Schema, row: Row) -> dict[str, Any]:
+    """All columns of a schema, with dates and times that are given as ISO 8601 text as values of their types."""
+    return {column.name: _value(row.get(column.name), column.type) for column in schema}
+
+
+def misfit(schema: Schema, row: Row) -> str | None:
+    """Which value is not of its column's type, in words; None if all are."""
+    for column in schema:
+        if not fits(row[column.name], column.type):
+            return f"{column.name} is not {column.type}: {row[column.name]!r:.80}"
+    return None
+
+
+def is_json(source: Source) -> bool:
+    """Whether a source has records of JSON text."""
+    return source.kind == "log" or dict(source.options).get("format") == "json"
+
+
+def _decode(source: Source, records: Sequence[Record]) -> tuple[list[Row], dict[int, str]]:
+    """Through JSON text and the decoder of a running pipeline: the rows that fit, and why the others do not."""
+    texts = [record if isinstance(record, str) else to_json(record) for record in records]
+    with at_place(source.place):
+        decoder = _decoder(source.schema)
+    rows, misfits = decoder.decode(pa.array(texts, pa.string()))
+    return rows.to_pylist(), {each.place: each.reason for each in misfits}
+
+
+@lru_cache(64)
+def _decoder(schema: Schema) -> JsonDecoder:
+    return JsonDecoder(schema)
+
+
+def _cast(source: Source, records: Sequence[Record]) -> tuple[list[Row], dict[int, str]]:
+    """As values of Python, which columns of Arrow are made from; the same."""
+    rows: list[Row] = []
+    reasons: dict[int, str] = {}
+    for number, record in enumerate(records):
+        assert not isinstance(record, str)
+        row = with_times(source.schema, record)
+        wrong = misfit(source.schema, row)
+        if wrong is None:
+            rows.append(row)
+        else:
+            reasons[number] = wrong
+    return rows, reasons
+
+
+def _check_records(source: Source, step: Arrival) -> None:
+    for record in step.records:
+        if not isinstance(record, str):
+            _check_columns(record, source.schema, f"source {source.name!r}", step.place)
+        elif not is_json(source):
+            message = f"source {source.name!r} has no JSON records; a row is a dict of columns, not {shown(record)}"
+            raise refuse(message, step.place)
+
+
+def _check_columns(row: Row, schema: Schema, where: str, place: Place) -> None:
+    for name in row:
+        if name not in schema:
+            raise refuse(f"{where}: {unknown('column', name, schema.names)}", place)
+
+
+def _value(value: Any, type: str) -> Any:
+    if type == "TIMESTAMP":
+        if isinstance(value, datetime):
+            return value.replace(tzinfo=UTC) if value.tzinfo is None else value
+        return parsed_time(value) or value
+    if type == "DATE" and isinstance(value, str):
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
+            return value
+    return value
