@@ -5,6 +5,7 @@ A pipeline says what is computed (`agg`), where in event time (`window`), when i
 """
 
 from millrace import agg, on, window
+from millrace.client.connect import connect
 from millrace.edge.explain import explain
 from millrace.eventlog.producer import Producer
 from millrace.model.errors import ModelError
@@ -12,6 +13,7 @@ from millrace.model.inputs import files, layers, log, memory, table
 from millrace.model.pane import Mode, Pane, Timing
 from millrace.model.pipeline import Pipeline, to_files, to_function, to_table, to_topic
 from millrace.model.watermark import percentile, punctuated
+from millrace.running.handle import Run
 
 __version__ = "0.1.0"
 
@@ -21,8 +23,10 @@ __all__ = [
     "Pane",
     "Pipeline",
     "Producer",
+    "Run",
     "Timing",
     "agg",
+    "connect",
     "explain",
     "files",
     "layers",

@@ -79,6 +79,16 @@ def stop(spark: SparkSession) -> None:
     SparkContext._gateway = SparkContext._jvm = None
 
 
+def is_active() -> bool:
+    """Whether a Spark context runs in this process, whoever started it."""
+    return SparkContext._active_spark_context is not None
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether a session was stopped, by `stop` or by its own method."""
+    return spark.sparkContext._jsc is None
+
+
 @contextmanager
 def _printing_to(log: Path | None) -> Iterator[None]:
     """Let processes that are started meanwhile print to a file."""
@@ -138,6 +148,9 @@ def streaming(spark: SparkSession, shards: int) -> SparkSession:
 
 
 _STREAMING = {
+    # The meaning of expressions; a session that the user passed may have other values.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
