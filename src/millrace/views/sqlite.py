@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,28 +66,25 @@ class SqliteConnection:
             self._connection.execute(statement)
 
 
-class _Parameters(Mapping[str, Any]):
-    """The parameters of a query by number. SQLite asks for those that the query names, and ignores the others."""
+class _Parameters(dict[str, Any]):
+    """The parameters of a query by number. SQLite asks for those that the query names, and ignores the others.
+
+    It is a dict because sqlite3 takes any other mapping for a sequence.
+    """
 
     def __init__(self, params: Sequence[Any]) -> None:
-        self._values = {str(number): _value(value) for number, value in enumerate(params, 1)}
+        super().__init__((str(number), _value(value)) for number, value in enumerate(params, 1))
         self._used: set[str] = set()
 
     def __getitem__(self, number: str) -> Any:
         self._used.add(number)
-        return self._values[number]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
+        return super().__getitem__(number)
 
     def check_used(self) -> None:
         """Refuse parameters that the query did not ask for."""
-        unused = [number for number in self._values if number not in self._used]
+        unused = [number for number in self if number not in self._used]
         if unused:
-            raise asked.failed(f"it has no ${unused[0]}, but {len(self._values)} parameters were given")
+            raise asked.failed(f"it has no ${unused[0]}, but {len(self)} parameters were given")
 
 
 def _value(value: Any) -> Any:
