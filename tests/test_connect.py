@@ -226,15 +226,15 @@ def test_mistakes_are_told_as_the_store_tells_them(connection: Connection) -> No
 
 
 def test_what_does_not_exist_is_refused_and_not_made(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="there is no folder or store .* run a pipeline first"):
+    with pytest.raises(ModelError, match=r"there is no folder or store .* run a pipeline first"):
         millrace.connect(tmp_path / "none")
-    with pytest.raises(ModelError, match="has neither views.db nor log.db"):
+    with pytest.raises(ModelError, match=r"has neither views.db nor log.db"):
         millrace.connect(tmp_path)
     assert list(tmp_path.iterdir()) == []
     commit(tmp_path / "views.db", 0, {"Weir": 3})
     with millrace.connect(tmp_path) as connection:
         assert len(connection.view("hourly")) == 1
-        with pytest.raises(ModelError, match="there is no log .* millrace topics create"):
+        with pytest.raises(ModelError, match=r"there is no log .* millrace topics create"):
             connection.topics()
     with (
         millrace.connect(tmp_path / "views.db") as connection,
@@ -254,7 +254,7 @@ def test_a_folder_with_topics_and_no_views_yet(tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(MachineError, match="cannot reach http://127.0.0.1:9: .*; check the address"):
+    with pytest.raises(MachineError, match=r"cannot reach http://127.0.0.1:9: .*; check the address"):
         millrace.connect("http://127.0.0.1:9")
     with pytest.raises(ModelError, match="a server has its own log"):
         millrace.connect("http://127.0.0.1:9", log=tmp_path / "log.db")

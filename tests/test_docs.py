@@ -1,6 +1,7 @@
 """What the documentation says is true: its programs run, and print what it says they print."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -27,8 +28,8 @@ def blocks(page: Path, language: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_runs(page: Path) -> None:
-    if page.name == "running.md":
-        pytest.skip("test_the_running_page runs it")
+    if page.name in ("running.md", "python.md"):
+        pytest.skip(f"test_the_{page.stem}_page runs it")
     names: dict[str, object] = {"print": lambda *args: None}
     for program in blocks(page, "python"):
         exec(program, names)
@@ -71,6 +72,25 @@ def test_the_running_page(tmp_path: Path) -> None:
     (letters,) = (tmp_path / ".millrace" / "charts" / "dead_letters").iterdir()
     assert json.loads(letters.read_text())["reason"].startswith("ms is not BIGINT")
     assert ran("snippet.py") == printed
+
+
+@pytest.mark.spark
+def test_the_python_page(tmp_path: Path) -> None:
+    """Its programs, run as one, print what it says they print."""
+    page = ROOT / "docs" / "python.md"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+    def ran(*command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=300, env=environment
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        return done.stdout
+
+    for line in blocks(page, "console")[0].splitlines():
+        ran("-m", *shlex.split(line.removeprefix("$ ")))
+    (tmp_path / "page.py").write_text("".join(blocks(page, "python")))
+    assert ran("page.py") == "".join(blocks(page, "text"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
