@@ -453,3 +453,17 @@ def test_a_notebook_shows_the_pipeline_a_run_that_changes_in_place_and_a_view(pl
     assert "<td>view hourly</td>" in run[0]["text/html"]
     assert waited[-1]["text/plain"] == "True"
     assert "<td>Hey</td>" in view[0]["text/html"]
+
+
+@pytest.mark.spark
+def test_the_settings_of_a_session_that_is_passed_do_not_change_answers(spark: SparkSession, place: Path) -> None:
+    theirs = spark.newSession()
+    theirs.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
+    theirs.conf.set("spark.sql.ansi.enabled", "false")
+    by_day = PLAYS.select(day="date_format(at, 'yyyy-MM-dd HH')", at="at").event_time("at", delay="0s").group_by("day")
+    days = Pipeline("days", {"days": by_day.window(window.fixed("1d")).aggregate(plays=agg.count())})
+    send("Hey")
+    days.run(mode="batch", spark=theirs).wait(120)
+    with millrace.connect() as connection:
+        assert [(row["day"], row["plays"]) for row in connection.view("days")] == [("2026-01-01 12", 1)]
+    assert theirs.conf.get("spark.sql.session.timeZone") == "America/Los_Angeles"

@@ -33,9 +33,8 @@ class Lease:
 
     def __init__(self, pipeline: str, master: str, given: "SparkSession | None" = None) -> None:
         """Start nothing yet. Refuses a session that pipelines cannot run on."""
-        if given is not None:
-            _check(given)
-        self._name, self._master, self._given = f"millrace {pipeline}", master, given
+        self._name, self._master = f"millrace {pipeline}", master
+        self._given = None if given is None else _beside(given)
         self._held: SparkSession | None = None
 
     def __enter__(self) -> "Lease":
@@ -93,7 +92,7 @@ def _release() -> None:
             session.stop(ended)
 
 
-def _check(given: object) -> None:
+def _beside(given: object) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     from millrace.spark import session
@@ -102,3 +101,4 @@ def _check(given: object) -> None:
         raise ModelError(f"spark= takes a SparkSession of this process, not Spark Connect nor {shown(given)}")
     if session.is_stopped(given):
         raise ModelError("the Spark session that was passed is stopped; pass one that runs, or none")
+    return session.separate(given)

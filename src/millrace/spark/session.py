@@ -138,9 +138,23 @@ _SUBMIT = "spark-submit"
 """What PySpark starts Java with."""
 
 
+def separate(spark: SparkSession) -> SparkSession:
+    """A session beside another, on the same workers, in which expressions mean what Millrace says they mean.
+
+    A session that the user made may have other settings, which stay as they are.
+    """
+    own = spark.newSession()
+    for name, value in _MEANING.items():
+        own.conf.set(name, value)
+    return own
+
+
+_MEANING = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+
+
 def streaming(spark: SparkSession, shards: int) -> SparkSession:
     """A session of its own for a stream, which shares the workers; decision 006 has what each setting brings."""
-    own = spark.newSession()
+    own = separate(spark)
     for name, value in _STREAMING.items():
         own.conf.set(name, value)
     own.conf.set("spark.sql.shuffle.partitions", str(shards))
@@ -148,9 +162,6 @@ def streaming(spark: SparkSession, shards: int) -> SparkSession:
 
 
 _STREAMING = {
-    # The meaning of expressions; a session that the user passed may have other values.
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
