@@ -424,6 +424,41 @@ def test_a_program_that_ends_without_stop_ends_cleanly(place: Path) -> None:
     assert counts() == {"Hey": 1, "Yo": 1}
 
 
+FAKE_CELLS = (
+    "import time\n"
+    "from contextlib import ExitStack\n"
+    "from millrace import Run\n"
+    "from millrace.spark.progress import BatchProgress, PartProgress\n"
+    "class Work:\n"
+    "    def finish(self):\n"
+    "        part = PartProgress(None, None, 1, 1, 0, 1)\n"
+    "        run.on_batch(BatchProgress(0, 10, 0.5, 0, {'view hourly': part}), {})\n"
+    "        return 'caught up: 10 rows'\n"
+    "run = Run('charts')\n"
+    "run",
+    "run.begin(Work(), ExitStack())\nrun.wait()",
+)
+
+
+def executed(cells: tuple[str, ...]) -> list[list[Any]]:
+    """The outputs of the cells of a notebook, executed by a real kernel."""
+    pytest.importorskip("ipykernel")
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in cells])
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        nbclient.NotebookClient(book, timeout=200).execute()
+    return [[output.get("data", {}) for output in cell.outputs] for cell in book.cells]
+
+
+def test_an_output_of_a_notebook_changes_from_another_cell() -> None:
+    shown, waited = executed(FAKE_CELLS)
+    assert len(shown) == 1
+    assert "caught up: 10 rows" in shown[0]["text/html"]
+    assert "<td>view hourly</td>" in shown[0]["text/html"]
+    assert [each["text/plain"] for each in waited] == ["True"]
+
+
 CELLS = (
     "import millrace, time\n"
     "from millrace import Pipeline, agg, log, on, window\n"
@@ -439,14 +474,8 @@ CELLS = (
 
 @pytest.mark.spark
 def test_a_notebook_shows_the_pipeline_a_run_that_changes_in_place_and_a_view(place: Path) -> None:
-    pytest.importorskip("ipykernel")
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     send("Hey", "Yo", "Hey")
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in CELLS])
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-        nbclient.NotebookClient(book, timeout=200).execute()
-    pipeline, run, waited, view = ([output.get("data", {}) for output in cell.outputs] for cell in book.cells)
+    pipeline, run, waited, view = executed(CELLS)
     assert pipeline[0]["image/svg+xml"].startswith("<svg")
     assert len(run) == 1, "one output, which changes in place"
     assert "caught up: 3 rows in 1 micro-batch" in run[0]["text/html"]

@@ -140,7 +140,7 @@ class Run:
             sys.stdout.write(f"{self!r}\n")  # a terminal has no place to change
             return
         self._displays.append(display)
-        self._show()
+        self._show(last=self._ended.is_set())
 
     def begin(self, work: Work, held: AbstractContextManager[Any]) -> None:
         """Follow the work in a thread until it ends, then leave `held`: the store and the Spark session."""
@@ -168,13 +168,13 @@ class Run:
             # Nobody may ever call wait(), so the error is not left to it alone.
             _LOGGER.error("pipeline %s failed: %s", self.pipeline, error)
         finally:
+            self._show(last=True)  # before wait() returns, so that the cell that waits has it
             self._ended.set()
-            self._show()
 
-    def _show(self) -> None:
+    def _show(self, last: bool = False) -> None:
         for display in self._displays:
             with suppress(Exception):  # this may run within a micro-batch, which must not fail with the notebook
-                display.update(self._repr_html_(), repr(self), last=self._ended.is_set())
+                display.update(self._repr_html_(), repr(self), last)
 
 
 @contextmanager
