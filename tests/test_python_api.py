@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -283,13 +284,21 @@ def test_a_second_run_cannot_have_another_master(counted: list[str], tmp_path: P
 def test_a_session_that_the_user_stopped_is_started_anew(
     counted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with lease.Lease("one", "local[1]") as one:
-        one.session(tmp_path)
-    with lease.Lease("one", "local[1]") as one, lease.Lease("two", "local[1]") as two:
-        first = one.session(tmp_path)
-        monkeypatch.setattr(sessions, "is_stopped", lambda spark: spark is first)
-        assert two.session(tmp_path) is not first
-    assert counted.count("start millrace two local[1]") == 1
+    with lease.Lease("two", "local[1]") as two:
+        with lease.Lease("one", "local[1]") as one:
+            first = one.session(tmp_path)
+            monkeypatch.setattr(sessions, "is_stopped", lambda spark: spark is first)
+            assert two.session(tmp_path) is not first
+        assert counted == ["start millrace one local[1]", "start millrace two local[1]"], "two still holds its own"
+    assert counted[2:] == ["stop"]
+
+
+def test_spark_is_started_in_the_main_thread_only(counted: list[str], tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as other:
+        tried = other.submit(lease.Lease("one", "local[1]").session, tmp_path)
+    with pytest.raises(ModelError, match="in the main thread"):
+        tried.result()
+    assert counted == []
 
 
 def test_a_session_that_is_active_must_be_passed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

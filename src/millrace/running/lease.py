@@ -54,8 +54,8 @@ class Lease:
     def release(self) -> None:
         """Let go of the session. A second call does nothing."""
         if self._held is not None:
-            self._held = None
-            _release()
+            held, self._held = self._held, None
+            _release(held)
 
 
 def check_unclaimed() -> None:
@@ -72,6 +72,8 @@ def _acquire(name: str, master: str, log: Path) -> "SparkSession":
 
     with _change:
         if _shared.session is None or session.is_stopped(_shared.session):
+            if threading.current_thread() is not threading.main_thread():  # the fork may crash the process
+                raise ModelError("Spark must be started in the main thread; start the run there, or pass spark=")
             _shared.session, _shared.master = session.start(name, master, log), master
             _shared.holders = 0
         elif _shared.master != master:
@@ -82,14 +84,16 @@ def _acquire(name: str, master: str, log: Path) -> "SparkSession":
         return _shared.session
 
 
-def _release() -> None:
+def _release(held: "SparkSession") -> None:
     from millrace.spark import session
 
     with _change:
+        if held is not _shared.session:  # the user stopped it, and another was started since
+            return
         _shared.holders -= 1
-        if _shared.holders == 0 and _shared.session is not None:
-            ended, _shared.session = _shared.session, None
-            session.stop(ended)
+        if _shared.holders == 0:
+            _shared.session = None
+            session.stop(held)
 
 
 def _beside(given: object) -> "SparkSession":
