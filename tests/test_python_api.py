@@ -85,6 +85,7 @@ def plain(default: object) -> object:
         ({"latency": "fast"}, "latency"),
         ({"interval": 10}, "interval 10 has no unit"),
         ({"shards": 0}, "shards is a whole number of at least 1, not 0"),
+        ({"until_caught_up": True, "interval": "1s"}, "leave the interval out"),
         ({"mode": "batch", "until_caught_up": True}, "until_caught_up has no effect with mode batch; leave it out"),
         ({"mode": "batch", "interval": "10s"}, "interval has no effect with mode batch"),
         ({"layer": "batch", "shards": 3}, "shards has no effect with layer batch"),

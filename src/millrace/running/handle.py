@@ -143,7 +143,10 @@ class Run:
         self._show(last=self._ended.is_set())
 
     def begin(self, work: Work, held: AbstractContextManager[Any]) -> None:
-        """Follow the work in a thread until it ends, then leave `held`: the store and the Spark session."""
+        """Follow the work in a thread until it ends, then leave `held`: the store and the Spark session.
+
+        This method, `on_batch` and `on_tasks` are for `millrace.running.start`, not for users.
+        """
         self._work = work
         # It is no daemon, so that the interpreter does not exit while Spark calls into Python.
         threading.Thread(target=self._follow, args=(held,), name=f"millrace {self.pipeline}").start()

@@ -73,6 +73,8 @@ class Settings:
             isinstance(self.shards, bool) or not isinstance(self.shards, int) or self.shards < 1
         ):
             raise ModelError(f"shards is a whole number of at least 1, not {shown(self.shards)}")
+        if self.until_caught_up and self.interval is not None:
+            raise ModelError("until_caught_up reads all records as fast as it can; leave the interval out")
         once = "layer" if self.layer == "batch" else "mode" if self.mode == "batch" else None
         if once is None:
             return
