@@ -389,7 +389,7 @@ def test_two_pipelines_run_side_by_side(spark: SparkSession, place: Path, monkey
 
 @pytest.mark.spark
 def test_the_batch_layer_from_python(spark: SparkSession, place: Path) -> None:
-    plays = layers(batch=files("archive", "track STRING, at TIMESTAMP", format="parquet"), speed=PLAYS)
+    plays = layers(batch=files(str(place / "archive"), "track STRING, at TIMESTAMP", format="parquet"), speed=PLAYS)
     by_hour = plays.event_time("at", delay="0s").group_by("track").window(window.fixed("1h"))
     layered = Pipeline("layered", {"hourly": by_hour.aggregate(plays=agg.count())})
     with millrace.connect() as connection:
