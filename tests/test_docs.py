@@ -1,5 +1,6 @@
 """What the documentation says is true: its programs run, and print what it says they print."""
 
+import inspect
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 import millrace
 from millrace import agg, on, window
 from millrace.cli import app
+from millrace.running.settings import Settings
 from millrace.testing.check import check
 from millrace.testing.transcript import Document
 
@@ -118,6 +120,12 @@ def test_the_model_page_names_everything_there_is() -> None:
     for namespace in (agg, on, window):
         for name in namespace.__all__:
             assert re.search(rf"\b{name}\b", page), f"{namespace.__name__}.{name}"
+
+
+def test_the_python_page_names_every_setting() -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    named = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert named == [*inspect.signature(Settings).parameters, "spark"]
 
 
 def test_every_command_is_described_by_its_help() -> None:

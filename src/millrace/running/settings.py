@@ -8,6 +8,9 @@ from millrace.model.errors import ModelError, shown, unknown
 
 MODES = ("micro-batch", "batch")
 LAYERS = ("speed", "batch")
+_GUARANTEE = "exactly-once"
+_LATENCY = "1s"
+_MASTER = "local[*,4]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,7 @@ class Home:
     store: str
     checkpoint: Path
     """Of its first generation; those that replays made are beside it."""
-    master: str = "local[*,4]"
+    master: str = _MASTER
 
     @property
     def boundary(self) -> Path:
@@ -34,11 +37,11 @@ class Home:
 class How:
     """How a stream runs; the options of `millrace.spark.stream.start`."""
 
-    guarantee: str = "exactly-once"
+    guarantee: str = _GUARANTEE
     interval: Duration | None = None
     until_caught_up: bool = False
     shards: int | None = None
-    latency: Duration = "1s"
+    latency: Duration = _LATENCY
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +58,13 @@ class Settings:
     """A folder; `.millrace/NAME` if none is given."""
     log: str | Path = Path(".millrace", "log.db")
     store: str | Path = ".millrace/views.db"
-    guarantee: str = "exactly-once"
+    guarantee: str = _GUARANTEE
     interval: Duration | None = None
-    latency: Duration = "1s"
+    latency: Duration = _LATENCY
     until_caught_up: bool = False
     from_savepoint: str | Path | None = None
     shards: int | None = None
-    master: str = "local[*,4]"
+    master: str = _MASTER
 
     def __post_init__(self) -> None:
         """Refuse values and combinations that no run accepts."""
