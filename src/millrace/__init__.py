@@ -5,6 +5,7 @@ A pipeline says what is computed (`agg`), where in event time (`window`), when i
 """
 
 from millrace import agg, on, window
+from millrace.client.connect import connect
 from millrace.eventlog.producer import Producer
 from millrace.model.connectors import Commit, CustomSink, CustomSource
 from millrace.model.errors import (
@@ -20,6 +21,7 @@ from millrace.model.pane import Mode, Pane, Timing
 from millrace.model.pipeline import Pipeline, to_files, to_function, to_sink, to_table, to_topic
 from millrace.model.watermark import percentile, punctuated
 from millrace.plan.explain import explain
+from millrace.running.handle import Run
 
 __version__ = "0.1.0"
 
@@ -37,8 +39,10 @@ __all__ = [
     "Pipeline",
     "PipelineError",
     "Producer",
+    "Run",
     "Timing",
     "agg",
+    "connect",
     "explain",
     "files",
     "layers",

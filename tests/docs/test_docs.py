@@ -1,6 +1,8 @@
 """What the documentation says is true: its programs run, and print what it says they print."""
 
+import inspect
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 import millrace
 from millrace import agg, on, window
 from millrace.cli import app
+from millrace.running.settings import Settings
 from millrace.testing.check import check
 from millrace.testing.transcript import Document
 
@@ -27,8 +30,8 @@ def blocks(page: Path, language: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_runs(page: Path) -> None:
-    if page.name == "running.md":
-        pytest.skip("test_the_running_page runs it")
+    if page.name in ("running.md", "python.md"):
+        pytest.skip(f"test_the_{page.stem}_page runs it")
     names: dict[str, object] = {"print": lambda *args: None}
     for program in blocks(page, "python"):
         exec(program, names)
@@ -73,6 +76,25 @@ def test_the_running_page(tmp_path: Path) -> None:
     assert ran("snippet.py") == printed
 
 
+@pytest.mark.spark
+def test_the_python_page(tmp_path: Path) -> None:
+    """Its programs, run as one, print what it says they print."""
+    page = ROOT / "docs" / "python.md"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+    def ran(*command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=300, env=environment
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        return done.stdout
+
+    for line in blocks(page, "console")[0].splitlines():
+        ran("-m", *shlex.split(line.removeprefix("$ ")))
+    (tmp_path / "page.py").write_text("".join(blocks(page, "python")))
+    assert ran("page.py") == "".join(blocks(page, "text"))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_transcripts_pass(page: Path) -> None:
     for text in blocks(page, "yaml"):
@@ -98,6 +120,12 @@ def test_the_model_page_names_everything_there_is() -> None:
     for namespace in (agg, on, window):
         for name in namespace.__all__:
             assert re.search(rf"\b{name}\b", page), f"{namespace.__name__}.{name}"
+
+
+def test_the_python_page_names_every_setting() -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    named = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert named == [*inspect.signature(Settings).parameters, "spark"]
 
 
 def test_every_command_is_described_by_its_help() -> None:

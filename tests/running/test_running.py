@@ -18,8 +18,9 @@ from millrace.eventlog.topics import Log
 from millrace.model.query import Query
 from millrace.running.layers import run_batch_layer
 from millrace.running.replay import replay, roll_back
-from millrace.running.run import Home, How, behind, run_batch, run_stream
+from millrace.running.run import behind, run_batch, run_stream
 from millrace.running.savepoint import save, start_from
+from millrace.running.settings import Home, How
 from millrace.running.status import all_under
 from millrace.spark import session as sessions
 from millrace.spark.records import LogSource

@@ -30,7 +30,8 @@ from millrace.panes.advance import Panes, State
 from millrace.plan.compile import stage_of
 from millrace.plan.explain import explain
 from millrace.running.replay import replay
-from millrace.running.run import Home, How, run_stream
+from millrace.running.run import run_stream
+from millrace.running.settings import Home, How
 from millrace.sources.bundle import Bundle
 from millrace.sources.memory import Happening, Script
 from millrace.spark import batch

@@ -24,7 +24,8 @@ from millrace.model.query import Query
 from millrace.model.reference import Reference
 from millrace.plan.compile import compile
 from millrace.running.replay import replay
-from millrace.running.run import Home, How, run_batch, run_stream
+from millrace.running.run import run_batch, run_stream
+from millrace.running.settings import Home, How
 from millrace.running.status import all_under
 from millrace.sources.memory import Happening, Script
 from millrace.spark import batch

@@ -40,7 +40,7 @@ from millrace.views.consolidate import consolidate
 from millrace.views.shape import shape_of
 from strategies import all_windows, deduped_streams, latenesses, micro_batches, modes, query, streams, triggers
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ENGINES = ["panes", pytest.param("spark", marks=pytest.mark.spark)]
 

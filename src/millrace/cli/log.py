@@ -19,7 +19,7 @@ from millrace.eventlog.intercept import Interceptor, add, drop, keep, rename
 from millrace.eventlog.topics import Log
 from millrace.model.duration import format_duration, to_instant
 from millrace.model.errors import MillraceError, PipelineError
-from millrace.running.shown import many
+from millrace.running.totals import many
 from millrace.sources.collect import Chunk, chunks, first_misfit, keys_of
 
 topics = typer.Typer(no_args_is_help=False, help="List topics; make, change and remove them; forget who read them.")

@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from millrace.model.errors import Kind, MillraceError
+from millrace.running.settings import Settings
 
-LOG = Path(".millrace", "log.db")
-STORE = ".millrace/views.db"
+DEFAULTS = Settings()
+LOG = Path(DEFAULTS.log)
+STORE = str(DEFAULTS.store)
 
 PipelineFile = Annotated[Path, typer.Argument(metavar="FILE", help="A Python file that holds a Pipeline.")]
 PipelineName = Annotated[str | None, typer.Option("--pipeline", metavar="NAME", help="Which, if it holds several.")]
@@ -30,7 +32,7 @@ CheckpointFolder = Annotated[
     ),
 ]
 Master = Annotated[str, typer.Option(help="The Spark to run on.", metavar="URL")]
-LOCAL = "local[*,4]"
+LOCAL = DEFAULTS.master
 
 
 EXIT_CODES = {

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from millrace.cli.options import (
+    DEFAULTS,
     EXIT_CODES,
     LOCAL,
     LOG,
@@ -25,15 +26,16 @@ from millrace.cli.options import (
 from millrace.cli.shown import show
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, format_duration
-from millrace.model.errors import Kind, MillraceError, PipelineError, unknown
+from millrace.model.errors import Kind, MillraceError, unknown
 from millrace.model.pipeline import Pipeline
 from millrace.plan.explain import explain as explained
 from millrace.running.layers import run_batch_layer
 from millrace.running.load import load
 from millrace.running.replay import replay as replayed
 from millrace.running.replay import roll_back
-from millrace.running.run import Home, How, behind, run_batch, run_stream
+from millrace.running.run import behind, run_batch, run_stream
 from millrace.running.savepoint import save, start_from
+from millrace.running.settings import Settings
 from millrace.running.status import Status, all_under
 from millrace.running.views import serving
 from millrace.testing.check import BATCH, STREAM, check_all
@@ -54,7 +56,7 @@ def run(
     pipeline: PipelineName = None,
     mode: Annotated[
         str, typer.Option(help="micro-batch, which goes on for ever; or batch, once over all there is.", metavar="MODE")
-    ] = "micro-batch",
+    ] = DEFAULTS.mode,
     layer: Annotated[
         str,
         typer.Option(
@@ -62,18 +64,18 @@ def run(
             "windows that are over, then stops. Both may run at once.",
             metavar="LAYER",
         ),
-    ] = "speed",
+    ] = DEFAULTS.layer,
     checkpoint: CheckpointFolder = None,
     log: LogPath = LOG,
     store: StoreUrl = STORE,
     guarantee: Annotated[
         str, typer.Option(help="exactly-once, at-least-once or at-most-once.", metavar="GUARANTEE")
-    ] = "exactly-once",
+    ] = DEFAULTS.guarantee,
     interval: Annotated[
         str | None,
         typer.Option(help="Start a micro-batch only so often, such as 10s; else as soon as there is work."),
     ] = None,
-    latency: Latency = "1s",
+    latency: Latency = str(DEFAULTS.latency),
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="Stop when all that is there has been taken in.")
     ] = False,
@@ -94,22 +96,21 @@ def run(
     """
     console = Console(stderr=not json)
     with plain_mistakes():
-        if mode not in ("micro-batch", "batch"):
-            raise PipelineError(unknown("mode", mode, ("micro-batch", "batch")))
+        settings = Settings(
+            mode, layer, checkpoint, log, store, guarantee, interval, latency, until_caught_up, from_savepoint, shards,
+            master,
+        )  # fmt: skip
         loaded = load(file, pipeline)
-        home = _home(loaded, checkpoint, log, store, master)
+        home = settings.home(loaded.name)
         if from_savepoint is not None:
             served = _serving(store, loaded)
             start_from(from_savepoint, home.generation(served), served)
-        if layer not in ("speed", "batch"):
-            raise PipelineError(unknown("layer", layer, ("speed", "batch")))
         if layer == "batch":
             done = run_batch_layer(console, loaded, home)
         elif mode == "batch":
             done = run_batch(console, loaded, home, shards)
         else:
-            how = How(guarantee, interval, until_caught_up, shards, latency)
-            done = run_stream(console, loaded, home, how, json)
+            done = run_stream(console, loaded, home, settings.how, json)
         Console(stderr=True).out(done, highlight=False)
 
 
@@ -120,7 +121,7 @@ def replay(
     checkpoint: CheckpointFolder = None,
     log: LogPath = LOG,
     store: StoreUrl = STORE,
-    latency: Latency = "1s",
+    latency: Latency = str(DEFAULTS.latency),
     shards: Shards = None,
     master: Master = LOCAL,
 ) -> None:
@@ -134,11 +135,9 @@ def replay(
     """
     with plain_mistakes():
         loaded = load(file, pipeline)
-        home = _home(loaded, checkpoint, log, store, master)
-        if rollback:
-            done = roll_back(loaded, home)
-        else:
-            done = replayed(Console(stderr=True), loaded, home, How(shards=shards, latency=latency))
+        settings = Settings(checkpoint=checkpoint, log=log, store=store, latency=latency, shards=shards, master=master)
+        home = settings.home(loaded.name)
+        done = roll_back(loaded, home) if rollback else replayed(Console(stderr=True), loaded, home, settings.how)
         Console(stderr=True).out(done, highlight=False)
 
 
@@ -158,7 +157,7 @@ def savepoint(
     """
     with plain_mistakes():
         loaded = load(file, pipeline)
-        home = _home(loaded, checkpoint, LOG, store, LOCAL)
+        home = Settings(checkpoint=checkpoint, store=store).home(loaded.name)
         called = name or datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         to = home.checkpoint.parent / "savepoints" / f"{loaded.name}-{called}"
         served = _serving(store, loaded)
@@ -290,10 +289,6 @@ def check(
 def _serving(store: str, pipeline: Pipeline) -> int:
     with closing(open_store(store)) as opened:
         return serving(opened, pipeline.name)
-
-
-def _home(pipeline: Pipeline, checkpoint: Path | None, log: Path, store: str, master: str) -> Home:
-    return Home(log, store, checkpoint or Path(".millrace", pipeline.name), master)
 
 
 def _row(status: Status, log: Log | None) -> tuple[Any, ...]:

@@ -107,6 +107,12 @@ class ConflictError(MillraceError):
         super().__init__(problem, advice, place)
 
 
+def rebuilt(kind: Kind, problem: str, advice: str | None, place: Place | None = None) -> MillraceError:
+    """The error that another process raised, from its parts."""
+    classes = (MillraceError, PipelineError, NotFoundError, MachineError, CorruptError, ConflictError)
+    return next(each for each in classes if each.kind is kind)(problem, advice, place)  # type: ignore[arg-type]
+
+
 class NoValueError(ValueError):
     """Why something has no value: an aggregate for a row or a group, a user's function for a row.
 

@@ -3,13 +3,20 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millrace.model import explain
 from millrace.model.connectors import CustomSink
+from millrace.model.duration import Duration
 from millrace.model.errors import Place, caller, refuse, shown, unknown
 from millrace.model.query import Query, Windowed
 from millrace.model.stream import Source, Stream, sources
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from millrace.running.handle import Run
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -151,6 +158,40 @@ class Pipeline:
         from millrace.plan.explain import explain as explained
 
         return explained(self, statements=statements)
+
+    def run(
+        self,
+        *,
+        mode: str = "micro-batch",
+        layer: str = "speed",
+        checkpoint: str | Path | None = None,
+        log: str | Path = ".millrace/log.db",
+        store: str | Path = ".millrace/views.db",
+        guarantee: str = "exactly-once",
+        interval: Duration | None = None,
+        latency: Duration = "1s",
+        until_caught_up: bool = False,
+        from_savepoint: str | Path | None = None,
+        shards: int | None = None,
+        master: str = "local[*,4]",
+        spark: "SparkSession | None" = None,
+    ) -> "Run":
+        """Run the pipeline on Spark, in the background of this process; returns as soon as it has started.
+
+        The arguments are the options of `millrace run`, with the same defaults. `spark` is a session to run on, which
+        is left running; without it Spark is started, shared by all runs of the process, and stopped with the last one.
+        A mistake in the pipeline or in a setting is raised here; an error while it runs, by `Run.wait`.
+        """
+        # The one place where the model reaches up to the layers that run it: a user calls this on the value they built.
+        # It is imported here, as a pipeline must be built, tested and sent to workers without Spark.
+        from millrace.running.settings import Settings
+        from millrace.running.start import start
+
+        settings = Settings(
+            mode, layer, checkpoint, log, store, guarantee, interval, latency, until_caught_up, from_savepoint, shards,
+            master,
+        )  # fmt: skip
+        return start(self, settings, spark)
 
     def __str__(self) -> str:
         return self.explain()

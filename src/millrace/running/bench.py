@@ -10,7 +10,9 @@ import pyarrow as pa
 from millrace.eventlog.topics import Log
 from millrace.model.inputs import log as topic
 from millrace.model.pipeline import Pipeline
-from millrace.running.run import Home, How, follow
+from millrace.running.lease import Lease
+from millrace.running.run import follow
+from millrace.running.settings import Home, How
 from millrace.running.views import KeptViews
 from millrace.sources.collect import chunks
 from millrace.spark.progress import BatchProgress
@@ -43,7 +45,8 @@ def measure(rows: int, store: str | None, master: str) -> Iterator[str]:
         pipeline = Pipeline("bench", {"views_by_campaign": yahoo.query(topic("events", yahoo.SCHEMA))})
         home = Home(log.path, store or str(folder / "views.db"), folder / "checkpoint", master)
         views = KeptViews(open_store(home.store), pipeline)
-        follow(pipeline, home, home.checkpoint, views, How(until_caught_up=True, latency="2s"), listen)
+        with Lease(pipeline.name, master) as lease:
+            follow(pipeline, home, home.checkpoint, views, How(until_caught_up=True, latency="2s"), lease, listen)
         warm = [each for each in batches[1:] if each.rows] or batches
         taken, seconds = sum(each.rows for each in warm), sum(each.seconds for each in warm)
         yield f"pipeline: {taken / seconds:,.0f} events/s in {len(warm)} micro-batches after the first"

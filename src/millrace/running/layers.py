@@ -32,7 +32,9 @@ from millrace.model.stream import Source, find_event_time, with_sources
 from millrace.model.watermark import BoundedDelay
 from millrace.model.window import Calendar, Fixed, Sliding, all_time
 from millrace.running.ending import told_to_end
-from millrace.running.run import Home, typed, unless_told
+from millrace.running.lease import Lease
+from millrace.running.run import typed, unless_told
+from millrace.running.settings import Home
 from millrace.running.views import KeptViews, lookups, read_boundary, serving
 from millrace.views.store import Store, open_store
 
@@ -43,31 +45,34 @@ _NEWEST = "millrace_newest_"
 
 def run_batch_layer(console: Console, pipeline: Pipeline, home: Home) -> str:
     """Bring the archive up to date, and the windows that are over; what was done, in a line."""
-    with told_to_end() as told:
-        return _run(pipeline, home, told)
+    check_layers(pipeline)
+    with told_to_end() as told, Lease(pipeline.name, home.master) as lease:
+        return compute_batch_layer(typed(pipeline, home, lease), home, lease, told)
 
 
-def _run(pipeline: Pipeline, home: Home, told: Sequence[int]) -> str:
-    from millrace.spark import batch, session
-
-    pipeline = typed(pipeline, home)
-    archived = [source for source in pipeline.sources if ARCHIVE in dict(source.options)]
-    if not archived or len(archived) < len(pipeline.sources):
+def check_layers(pipeline: Pipeline) -> None:
+    """Refuse a pipeline that has no batch layer."""
+    if not all(ARCHIVE in dict(source.options) for source in pipeline.sources):
         raise PipelineError("the batch layer needs every source to be layers(batch=files(...), speed=log(...))")
+    for name, query in pipeline.views.items():
+        _delay(name, query)
+
+
+def compute_batch_layer(pipeline: Pipeline, home: Home, lease: Lease, told: Sequence[int]) -> str:
+    """What `run_batch_layer` does, on a session that is leased, until it is told to end."""
+    from millrace.spark import batch
+
     delays = {name: _delay(name, query) for name, query in pipeline.views.items()}
-    added = sum(archive(Log(home.log), source) for source in archived)
+    added = sum(archive(Log(home.log), source) for source in pipeline.sources)
     asked = {
         name: replace(query, stream=with_sources(query.stream, _archive)) for name, query in pipeline.views.items()
     }
     newest = {f"{_NEWEST}{name}": _newest(query) for name, query in asked.items()}
-    spark = session.start(f"millrace {pipeline.name}", home.master, home.checkpoint / "batch.log")
+    spark = lease.session(home.checkpoint / "batch.log")
     whole = Pipeline(pipeline.name, {**asked, **newest})
-    try:
-        gathered = unless_told(
-            told, spark, lambda: batch.collect(spark, whole, log=home.log, lookups=lookups(pipeline, home.store))
-        )
-    finally:
-        session.stop(spark)
+    gathered = unless_told(
+        told, spark, lambda: batch.collect(spark, whole, log=home.log, lookups=lookups(pipeline, home.store))
+    )
     if gathered is None:
         return f"stopped: {added:,} records archived; nothing that is read has changed"
     found = gathered.answers

@@ -17,7 +17,9 @@ from millrace.model.errors import PipelineError
 from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import compile
 from millrace.running.ending import told_to_end
-from millrace.running.run import Home, How, follow, typed
+from millrace.running.lease import Lease
+from millrace.running.run import follow, typed
+from millrace.running.settings import Home, How
 from millrace.running.status import is_locked
 from millrace.running.views import KeptViews, serving, shapes_of
 from millrace.spark.checkpoint import Checkpoint
@@ -34,11 +36,14 @@ def replay(console: Console, pipeline: Pipeline, home: Home, how: How) -> str:
     check_places(pipeline, {}, home.log)
     if not pipeline.views:
         raise PipelineError(f"pipeline {pipeline.name} has no views to compute again")
-    with told_to_end() as told, closing(open_store(home.store)) as store:
-        return _replay(console, store, typed(pipeline, home), home, how, told)
+    lease = Lease(pipeline.name, home.master)
+    with told_to_end() as told, closing(open_store(home.store)) as store, lease:
+        return _replay(console, store, typed(pipeline, home, lease), home, how, lease, told)
 
 
-def _replay(console: Console, store: Store, pipeline: Pipeline, home: Home, how: How, told: Sequence[int]) -> str:
+def _replay(
+    console: Console, store: Store, pipeline: Pipeline, home: Home, how: How, lease: Lease, told: Sequence[int]
+) -> str:
     generation = _unfinished(store, pipeline, home) or store.begin_generation(pipeline.name, shapes_of(pipeline))
     views = KeptViews(store, pipeline, generation)
     checkpoint = home.generation(generation)
@@ -61,7 +66,7 @@ def _replay(console: Console, store: Store, pipeline: Pipeline, home: Home, how:
         # First all that was kept, in large micro-batches; then what came meanwhile.
         for latency in (_AT_BATCH_SPEED, how.latency):
             once = replace(how, latency=latency, interval=None, until_caught_up=True)
-            if told or not follow(pipeline, home, checkpoint, views, once, listen, told, reports=False):
+            if told or not follow(pipeline, home, checkpoint, views, once, lease, listen, told, reports=False):
                 return f"stopped after {rows:,} rows; run it again to go on: nothing that is read has changed"
     old = home.generation(serving(store, pipeline.name))
     store.swap(pipeline.name, generation)

@@ -8,7 +8,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from millrace.model.duration import SECOND, format_duration, to_datetime
+from millrace.model.duration import SECOND, format_duration
+from millrace.running.table import instant
+from millrace.running.totals import Totals, many
 from millrace.spark.progress import BatchProgress
 
 _LAST = 5
@@ -22,7 +24,7 @@ class Shown:
         """Start with nothing to show. `behind` says how many records are yet to be read, if that is known."""
         self._console, self._name, self._as_json, self._behind = console, name, as_json, behind
         self._live = Live(console=console, refresh_per_second=4) if console.is_terminal and not as_json else None
-        self.batches = self.rows = self.answers = self.dead = self.late = self.open = self.errors = 0
+        self.totals = Totals()
         self._began = time.monotonic()
         self._last: dict[str, pa.Table] = {}
 
@@ -41,13 +43,7 @@ class Shown:
 
     def batch(self, progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
         """Show a micro-batch."""
-        self.batches += 1
-        self.rows += progress.rows
-        self.answers += sum(map(len, answers.values()))
-        self.dead += progress.dead_letters
-        self.late = sum(part.dropped for part in progress.parts.values())
-        self.open = sum(part.groups for part in progress.parts.values())
-        self.errors = sum(part.errors for part in progress.parts.values())
+        self.totals = self.totals.after(progress, answers)
         self._last |= {name: table.slice(max(0, len(table) - _LAST)) for name, table in answers.items() if len(table)}
         if self._as_json:
             self._console.out(progress.to_json(), highlight=False)
@@ -57,18 +53,12 @@ class Shown:
             self._console.out(self._line(progress), highlight=False)
 
     def summary(self) -> str:
-        """All in all."""
-        spent = time.monotonic() - self._began
-        said = [many(self.rows, "row") + " in " + many(self.batches, "micro-batch"), many(self.answers, "answer")]
-        said += [many(self.open, "window") + " open"] if self.open else []
-        said += [f"{self.late:,} too late"] if self.late else []
-        said += [many(self.errors, "error")] if self.errors else []
-        said += [many(self.dead, "dead letter")] if self.dead else []
-        return ", ".join([*said, f"{spent:.1f} s"])
+        """The counts of the run in a line."""
+        return self.totals.summary(time.monotonic() - self._began)
 
     def _line(self, progress: BatchProgress) -> str:
         parts = [
-            f"{name.partition(' ')[2]}: {many(part.answers, 'answer')}, watermark {when(part.watermark)}"
+            f"{name.partition(' ')[2]}: {many(part.answers, 'answer')}, watermark {instant(part.watermark)}"
             for name, part in progress.parts.items()
         ]
         dead = f", {many(progress.dead_letters, 'dead letter')}" if progress.dead_letters else ""
@@ -89,7 +79,7 @@ class Shown:
         for name, part in progress.parts.items():
             lag = "" if part.lag is None else format_duration(max(0, part.lag // SECOND * SECOND))
             table.add_row(
-                name, when(part.watermark), lag, f"{part.groups:,}", f"{part.bytes / 1e6:.1f} MB",
+                name, instant(part.watermark), lag, f"{part.groups:,}", f"{part.bytes / 1e6:.1f} MB",
                 f"{part.dropped:,}", f"{part.errors:,}", f"{part.answers:,}",
             )  # fmt: skip
         return table
@@ -104,21 +94,6 @@ class Shown:
                 table.add_row(*(_cell(value) for value in row.values()))
             tables.append(table)
         return tables
-
-
-def many(count: int, what: str) -> str:
-    """So many of something."""
-    return f"{count:,} {what}{'' if count == 1 else 'es' if what.endswith('ch') else 's'}"
-
-
-def when(instant: int | None) -> str:
-    """A time in words."""
-    if instant is None:
-        return "unknown"
-    try:
-        return f"{to_datetime(instant):%Y-%m-%d %H:%M:%S}"
-    except (OverflowError, ValueError):
-        return "the end"
 
 
 def _cell(value: object) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import Any
 
+import pyarrow as pa
 from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
@@ -16,7 +17,8 @@ from millrace.server.body import records_of
 from millrace.server.collector import BusyError, Collector
 from millrace.server.gate import Marks
 from millrace.sources.collect import keys_of
-from millrace.views.store import Store
+from millrace.views.store import ForgottenError, Store
+from millrace.views.tabular import ARROW, VERSION, table_of
 
 MOST = 64 << 20
 """How many bytes a request may bring."""
@@ -45,6 +47,8 @@ class SqlQuery(BaseModel):
     """After which it is given up."""
     limit: int | None = None
     """How many rows at most."""
+    params: list[str | int | float | bool | None] = []
+    """The values of $1, $2 and so on."""
 
 
 _TAKES_QUERY = {
@@ -60,6 +64,10 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
     @app.exception_handler(MillraceError)
     async def failed(request: Request, error: MillraceError) -> Response:
         return _error(STATUSES[error.kind], error)
+
+    @app.exception_handler(ForgottenError)
+    async def forgotten(request: Request, error: ForgottenError) -> Response:
+        return _error(410, error)
 
     @app.exception_handler(BusyError)
     async def busy(request: Request, error: BusyError) -> Response:
@@ -117,13 +125,28 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
     @app.get("/views/{view}")
     def rows(view: str, request: Request) -> Response:
         asked = asked_of(request.query_params.multi_items())
+        if _wants_arrow(request):
+            limit = None if "limit" not in request.query_params else asked.limit
+            found = store.rows(view, asked.where, asked.order, limit, asked.offset)
+            return _arrow(found.rows, found.version)
         found = store.rows(view, asked.where, asked.order, asked.limit, asked.offset)
         return _json({"view": view, "version": found.version, "rows": found.rows.to_pylist()})
+
+    @app.get("/views/{view}/changes")
+    def changes(
+        view: str, request: Request, since: int = Query(description="The version that the changes come after.")
+    ) -> Response:
+        found = store.changes(view, since)
+        if _wants_arrow(request):
+            return _arrow(found)
+        return _json({"view": view, "since": since, "changes": found.to_pylist()})
 
     @app.post("/query", openapi_extra=_TAKES_QUERY)
     async def query(request: Request) -> Response:
         asked = _query_of(await _body(request))  # whatever its content type: curl -d says that it is a form
-        found = await asyncio.to_thread(store.query, asked.sql, asked.seconds, asked.limit)
+        found = await asyncio.to_thread(store.query, asked.sql, asked.seconds, asked.limit, asked.params)
+        if _wants_arrow(request):
+            return await asyncio.to_thread(lambda: _arrow(table_of(found)))
         return await asyncio.to_thread(_json, {"columns": found.columns, "rows": found.rows, "more": found.more})
 
     return app
@@ -140,6 +163,20 @@ def _query_of(body: bytes) -> SqlQuery:
 
 def _json(content: Any) -> Response:
     return Response(to_json(content), media_type="application/json")
+
+
+def _wants_arrow(request: Request) -> bool:
+    return ARROW in request.headers.get("accept", "")
+
+
+def _arrow(table: pa.Table, version: int | None = None) -> Response:
+    """A table as an Arrow stream: typed, and of any length. The version of the rows is metadata of the schema."""
+    if version is not None:
+        table = table.replace_schema_metadata({VERSION: str(version)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return Response(sink.getvalue().to_pybytes(), media_type=ARROW)
 
 
 async def _body(request: Request) -> bytes:

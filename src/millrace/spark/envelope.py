@@ -11,25 +11,12 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from millrace.model.errors import (
-    ConflictError,
-    CorruptError,
-    Kind,
-    MachineError,
-    MillraceError,
-    NotFoundError,
-    PipelineError,
-    Place,
-    because,
-)
+from millrace.model.errors import Kind, MillraceError, Place, because, rebuilt
 from millrace.spark.trouble import machine_trouble
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _MARKER = "millrace-error "
-_CLASSES: dict[Kind, type[MillraceError]] = {
-    each.kind: each for each in (MillraceError, PipelineError, NotFoundError, MachineError, CorruptError, ConflictError)
-}
 
 
 class WorkerError(Exception):
@@ -48,7 +35,7 @@ def opened(text: str) -> MillraceError | None:
         return None
     carried, _ = json.JSONDecoder().raw_decode(rest)
     place = None if carried["place"] is None else Place(*carried["place"])
-    return _CLASSES[Kind(carried["kind"])](carried["problem"], carried["advice"], place)
+    return rebuilt(Kind(carried["kind"]), carried["problem"], carried["advice"], place)
 
 
 @contextmanager

@@ -92,6 +92,16 @@ def stop(spark: SparkSession) -> None:
     _PRINTED_TO.clear()
 
 
+def is_active() -> bool:
+    """Whether a Spark context runs in this process, whoever started it."""
+    return SparkContext._active_spark_context is not None
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether a session was stopped, by `stop` or by its own method."""
+    return spark.sparkContext._jsc is None
+
+
 @contextmanager
 def _printing_to(log: Path | None) -> Iterator[None]:
     """Let processes that are started meanwhile print to a file."""
@@ -141,9 +151,23 @@ _SUBMIT = "spark-submit"
 """What PySpark starts Java with."""
 
 
+def separate(spark: SparkSession) -> SparkSession:
+    """A session beside another, on the same workers, in which expressions mean what Millrace says they mean.
+
+    A session that the user made may have other settings, which stay as they are.
+    """
+    own = spark.newSession()
+    for name, value in _MEANING.items():
+        own.conf.set(name, value)
+    return own
+
+
+_MEANING = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+
+
 def streaming(spark: SparkSession, shards: int) -> SparkSession:
     """A session of its own for a stream, which shares the workers; decision 006 has what each setting brings."""
-    own = spark.newSession()
+    own = separate(spark)
     for name, value in _STREAMING.items():
         own.conf.set(name, value)
     own.conf.set("spark.sql.shuffle.partitions", str(shards))

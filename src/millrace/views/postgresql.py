@@ -126,7 +126,9 @@ class PostgresqlStore(SqlStore):
             except psycopg.Error as error:
                 raise self._cannot("read", error) from error
 
-    def query(self, sql: str, limit_seconds: float = 10, max_rows: int | None = None) -> Rows:
+    def query(
+        self, sql: str, limit_seconds: float = 10, max_rows: int | None = None, params: Sequence[Any] = ()
+    ) -> Rows:
         """The answer to one SQL query."""
         asked.check_query(sql)
         limit = f"set_config('statement_timeout', '{max(1, round(limit_seconds * 1000))}', true)"
@@ -134,7 +136,7 @@ class PostgresqlStore(SqlStore):
             try:
                 connection.execute(f"SELECT {limit}, pg_advisory_xact_lock_shared({_SWAPPING})".encode())
                 with connection.cursor("asked") as cursor:
-                    cursor.execute(sql.encode())
+                    cursor.execute(sql.encode(), params or None)
                     rows = cursor.fetchall() if max_rows is None else cursor.fetchmany(max_rows + 1)
                     columns = tuple(column.name for column in cursor.description or ())
             except psycopg.Error as error:

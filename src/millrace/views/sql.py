@@ -4,7 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -45,7 +45,9 @@ class SqlStore(ABC):
         """See one state of the database."""
 
     @abstractmethod
-    def query(self, sql: str, limit_seconds: float = 10, max_rows: int | None = None) -> Rows:
+    def query(
+        self, sql: str, limit_seconds: float = 10, max_rows: int | None = None, params: Sequence[Any] = ()
+    ) -> Rows:
         """The answer to one SQL query."""
 
     @abstractmethod

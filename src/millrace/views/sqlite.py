@@ -5,13 +5,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from millrace.model.duration import Duration
-from millrace.model.errors import NOTHING_LOST, CorruptError, MachineError, MillraceError
+from millrace.model.errors import NOTHING_LOST, CorruptError, MachineError, MillraceError, PipelineError, shown
 from millrace.views import asked
 from millrace.views.dialect import Connection, Cursor
 from millrace.views.sql import SqlStore, wall_clock
@@ -65,6 +66,40 @@ class SqliteConnection:
             self._connection.execute(statement)
 
 
+class _Parameters(dict[str, Any]):
+    """The parameters of a query by number. SQLite asks for those that the query names, and ignores the others.
+
+    It is a dict because sqlite3 takes any other mapping for a sequence.
+    """
+
+    def __init__(self, params: Sequence[Any]) -> None:
+        super().__init__((str(number), _value(value)) for number, value in enumerate(params, 1))
+        self._used: set[str] = set()
+
+    def __getitem__(self, number: str) -> Any:
+        self._used.add(number)
+        return super().__getitem__(number)
+
+    def check_used(self) -> None:
+        """Refuse parameters that the query did not ask for."""
+        unused = [number for number in self if number not in self._used]
+        if unused:
+            raise asked.failed(f"it has no ${unused[0]}, but {len(self)} parameters were given")
+
+
+def _value(value: Any) -> Any:
+    """A parameter as the store has such values, so that times compare with the times in views."""
+    if value is None or (isinstance(value, str | bytes | int | float) and not isinstance(value, bool)):
+        return value
+    try:
+        if isinstance(value, datetime):
+            at = value if value.tzinfo else value.replace(tzinfo=UTC)
+            return SqliteConnection.dialect.parameter(pa.scalar(at, pa.timestamp("us", "UTC")))
+        return SqliteConnection.dialect.parameter(pa.scalar(value))
+    except (pa.ArrowException, OverflowError):
+        raise PipelineError(f"{shown(value)} cannot be a parameter of a query") from None
+
+
 class SqliteStore(SqlStore):
     """A store in a file. One process writes at a time; readers do not wait, nor are they waited for."""
 
@@ -96,20 +131,24 @@ class SqliteStore(SqlStore):
                     raise NoViewsError(f"{self._path} holds no views", "run a pipeline that has some first") from None
                 raise self._cannot("read", error, _ASK_AGAIN) from error
 
-    def query(self, sql: str, limit_seconds: float = 10, max_rows: int | None = None) -> Rows:
+    def query(
+        self, sql: str, limit_seconds: float = 10, max_rows: int | None = None, params: Sequence[Any] = ()
+    ) -> Rows:
         """The answer to one SQL query."""
         asked.check_query(sql)
+        given = _Parameters(params)
         deadline = time.monotonic() + limit_seconds
         with closing(self._reader()) as connection:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
             connection.set_authorizer(_only_reads)
             connection.set_progress_handler(lambda: time.monotonic() > deadline, _LOOK_EVERY)
             try:
-                cursor = connection.execute(sql)
+                cursor = connection.execute(sql, given)
                 rows = cursor.fetchall() if max_rows is None else cursor.fetchmany(max_rows + 1)
                 columns = tuple(column[0] for column in cursor.description or ())
             except (sqlite3.Error, sqlite3.Warning) as error:
                 raise self._why(error, limit_seconds) from error
+        given.check_used()
         return Rows(columns, rows[:max_rows], max_rows is not None and len(rows) > max_rows)
 
     def close(self) -> None:

@@ -153,8 +153,13 @@ class Store(Protocol):
     def views(self) -> list[ViewInfo]:
         """The views that are served, by name."""
 
-    def query(self, sql: str, limit_seconds: float = 10, max_rows: int | None = None) -> Rows:
-        """The answer to one SQL query, which reads and cannot do anything else."""
+    def query(
+        self, sql: str, limit_seconds: float = 10, max_rows: int | None = None, params: Sequence[Any] = ()
+    ) -> Rows:
+        """The answer to one SQL query, which reads and cannot do anything else; `$1` is the first parameter.
+
+        Refuses parameters that the query does not use.
+        """
 
     def rows(
         self,

@@ -1,0 +1,1 @@
+"""Reading views and sending records from Python."""

@@ -1,0 +1,44 @@
+"""`millrace.connect`: the views and topics of a folder, of a database, or of a server."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from millrace.client.connection import Connection
+from millrace.model.errors import NotFoundError, PipelineError
+
+LOG, STORE = "log.db", "views.db"
+"""The names of the two files in the folder that `millrace` uses."""
+
+
+def connect(url: str | Path = ".millrace", *, log: str | Path | None = None) -> Connection:
+    """Connect to a folder, to a store, or to `millrace serve`.
+
+    `url` is a folder with `log.db` and `views.db`, the file or URL of a store (`sqlite:///file`, `postgresql://...`),
+    or `http://host:port`. `log` is the file of the log for `topics` and `send`; a folder and a server have their own.
+    Refuses a place that does not exist: connecting and reading create no files.
+    """
+    # These are imported here, as most programs that import millrace read nothing.
+    from millrace.client.local import LocalConnection
+    from millrace.views.store import open_store
+
+    text = str(url)
+    scheme = urlsplit(text).scheme if "://" in text else ""
+    if scheme in ("http", "https"):
+        from millrace.client.remote import RemoteConnection
+
+        if log is not None:
+            raise PipelineError("a server has its own log", "leave log= out")
+        return RemoteConnection(text)
+    named = None if log is None else Path(log).absolute()
+    if scheme:
+        return LocalConnection(open_store(text), named)
+    path = Path(text).absolute()
+    if path.is_dir():
+        if not (path / STORE).exists() and not (path / LOG).exists():
+            problem = f"{path} has neither {STORE} nor {LOG}"
+            raise NotFoundError(problem, "run a pipeline first, or name another folder")
+        return LocalConnection(open_store(path / STORE), named or path / LOG)
+    if not path.exists():
+        advice = "run a pipeline first, or make a topic: millrace topics create NAME"
+        raise NotFoundError(f"there is no folder or store {path}", advice)
+    return LocalConnection(open_store(path), named)

@@ -1,0 +1,68 @@
+"""What a program can ask of a Millrace, wherever that is."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from millrace.client.records import Records, texts_of
+from millrace.client.result import Result
+
+
+class Connection(ABC):
+    """Views to read and topics to send to. `millrace.connect` makes one. Reading creates no files."""
+
+    @abstractmethod
+    def query(self, sql: str, params: Sequence[Any] = (), *, seconds: float = 10.0) -> Result:
+        """The answer to one SQL query that reads, in the SQL of the store; `$1` is the first of `params`.
+
+        Values are as the store has them: SQLite has times as text. `view` and `changes` give typed columns. A query
+        that takes longer than `seconds` is given up.
+        """
+
+    @abstractmethod
+    def view(self, name: str) -> Result:
+        """All rows of a view, with the version that they are of."""
+
+    @abstractmethod
+    def changes(self, name: str, since: int) -> Result:
+        """The rows that came (diff +1) and went (diff -1) after a version, in order.
+
+        Its `version` is where the next call goes on. Raises ForgottenError if changes from then on are not kept: take
+        the rows with `view`, and go on from their version.
+        """
+
+    @abstractmethod
+    def views(self) -> Result:
+        """The views: view, pipeline, rows, version, generation, columns."""
+
+    @abstractmethod
+    def topics(self) -> Result:
+        """The topics: topic, partitions, records that are kept, and how far behind each pipeline is that reads it."""
+
+    def send(self, topic: str, records: Records, key: str | None = None) -> int:
+        """Append records to a topic, and return how many, when they are on the disk.
+
+        Records are dicts, an Arrow table, or JSON text: lines of objects or an array of them. `key` is the field by
+        which they are divided between partitions.
+        """
+        values = texts_of(records)
+        if len(values):
+            self._append(topic, values, key)
+        return len(values)
+
+    @abstractmethod
+    def _append(self, topic: str, values: pa.Array, key: str | None) -> None:
+        """Append the texts of JSON objects."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the store and the log."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

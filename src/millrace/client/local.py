@@ -1,0 +1,105 @@
+"""A store and a log that this process opens itself."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.client.connection import Connection
+from millrace.client.result import Result
+from millrace.eventlog.topics import Log
+from millrace.model.errors import NotFoundError, PipelineError
+from millrace.sources.collect import keys_of
+from millrace.views.store import Store
+from millrace.views.tabular import table_of
+
+
+class LocalConnection(Connection):
+    """A connection to a store and to the log beside it, if there is one."""
+
+    def __init__(self, store: Store, log: Path | None) -> None:
+        """`log` is the file of the log. It is opened when it is used."""
+        self._store, self._path = store, log
+        self._log: Log | None = None
+
+    def query(self, sql: str, params: Sequence[Any] = (), *, seconds: float = 10.0) -> Result:
+        """The answer to one SQL query."""
+        return Result(table_of(self._store.query(sql, seconds, params=params)))
+
+    def view(self, name: str) -> Result:
+        """All rows of a view."""
+        found = self._store.rows(name)
+        return Result(found.rows, found.version)
+
+    def changes(self, name: str, since: int) -> Result:
+        """The changes of a view after a version."""
+        return changed(self._store.changes(name, since), since)
+
+    def views(self) -> Result:
+        """The views."""
+        rows = [
+            {
+                "view": view.name, "pipeline": view.pipeline, "rows": view.rows, "version": view.version,
+                "generation": view.generation,
+                "columns": ", ".join(f"{column.name} {column.type}" for column in view.columns),
+            }
+            for view in self._store.views()
+        ]  # fmt: skip
+        return Result(pa.Table.from_pylist(rows, VIEWS))
+
+    def topics(self) -> Result:
+        """The topics."""
+        log = self._opened()
+        rows = [
+            {
+                "topic": topic.name, "partitions": topic.partitions,
+                "records": sum(log.ends(topic.name)) - sum(log.starts(topic.name)),
+                "behind": lags(log.lag(topic.name)),
+            }
+            for topic in log.topics()
+        ]  # fmt: skip
+        return Result(pa.Table.from_pylist(rows, TOPICS))
+
+    def close(self) -> None:
+        """Let go of the store and the log."""
+        self._store.close()
+        if self._log is not None:
+            self._log.close()
+
+    def _append(self, topic: str, values: pa.Array, key: str | None) -> None:
+        self._opened().append(topic, values, None if key is None else keys_of(values, key))
+
+    def _opened(self) -> Log:
+        if self._log is None:
+            if self._path is None:
+                raise PipelineError("this connection has no log", "name its file: connect(..., log='.millrace/log.db')")
+            if not self._path.exists():  # to open it would make one
+                raise NotFoundError(f"there is no log {self._path}", "make a topic: millrace topics create NAME")
+            self._log = Log(self._path)
+        return self._log
+
+
+VIEWS = pa.schema(
+    [
+        ("view", pa.string()), ("pipeline", pa.string()), ("rows", pa.int64()), ("version", pa.int64()),
+        ("generation", pa.int64()), ("columns", pa.string()),
+    ]
+)  # fmt: skip
+TOPICS = pa.schema(
+    [
+        ("topic", pa.string()), ("partitions", pa.int64()), ("records", pa.int64()),
+        ("behind", pa.list_(pa.struct([("pipeline", pa.string()), ("records", pa.int64())]))),
+    ]
+)  # fmt: skip
+
+
+def lags(behind: Mapping[str, int]) -> list[dict[str, str | int]]:
+    """The column of topics that tells how far behind each pipeline is."""
+    return [{"pipeline": pipeline, "records": records} for pipeline, records in behind.items()]
+
+
+def changed(changes: pa.Table, since: int) -> Result:
+    """Changes with the version to go on from. The last columns are the version and the diff, whatever their names."""
+    versions = changes.columns[-2]
+    return Result(changes, versions[len(changes) - 1].as_py() if len(changes) else since)

@@ -1,0 +1,99 @@
+"""The settings of a run: one definition for `millrace run` and for `Pipeline.run`, names and defaults alike."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from millrace.model.duration import Duration
+from millrace.model.errors import PipelineError, shown, unknown
+
+MODES = ("micro-batch", "batch")
+LAYERS = ("speed", "batch")
+_GUARANTEE = "exactly-once"
+_LATENCY = "1s"
+_MASTER = "local[*,4]"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a pipeline reads, remembers and answers."""
+
+    log: Path
+    store: str
+    checkpoint: Path
+    """Of its first generation; those that replays made are beside it."""
+    master: str = _MASTER
+
+    @property
+    def boundary(self) -> Path:
+        """The file that says up to when windows are the batch layer's."""
+        return self.checkpoint.with_name(f"{self.checkpoint.name}.boundary")
+
+    def generation(self, number: int) -> Path:
+        """The checkpoint of a generation of its views."""
+        return self.checkpoint if number == 1 else self.checkpoint.with_name(f"{self.checkpoint.name}@{number}")
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How a stream runs; the options of `millrace.spark.stream.start`."""
+
+    guarantee: str = _GUARANTEE
+    interval: Duration | None = None
+    until_caught_up: bool = False
+    shards: int | None = None
+    latency: Duration = _LATENCY
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a run, checked against each other.
+
+    A setting that the chosen mode or layer does not use is refused unless it has its default value, so that no setting
+    is silently ignored.
+    """
+
+    mode: str = "micro-batch"
+    layer: str = "speed"
+    checkpoint: str | Path | None = None
+    """A folder; `.millrace/NAME` if none is given."""
+    log: str | Path = Path(".millrace", "log.db")
+    store: str | Path = ".millrace/views.db"
+    guarantee: str = _GUARANTEE
+    interval: Duration | None = None
+    latency: Duration = _LATENCY
+    until_caught_up: bool = False
+    from_savepoint: str | Path | None = None
+    shards: int | None = None
+    master: str = _MASTER
+
+    def __post_init__(self) -> None:
+        """Refuse values and combinations that no run accepts."""
+        if self.mode not in MODES:
+            raise PipelineError(unknown("mode", self.mode, MODES))
+        if self.layer not in LAYERS:
+            raise PipelineError(unknown("layer", self.layer, LAYERS))
+        if self.shards is not None and (
+            isinstance(self.shards, bool) or not isinstance(self.shards, int) or self.shards < 1
+        ):
+            raise PipelineError(f"shards is a whole number of at least 1, not {shown(self.shards)}")
+        if self.until_caught_up and self.interval is not None:
+            raise PipelineError("until_caught_up reads all records as fast as it can; leave the interval out")
+        once = "layer" if self.layer == "batch" else "mode" if self.mode == "batch" else None
+        if once is None:
+            return
+        unused = {"guarantee", "interval", "latency", "until_caught_up", "from_savepoint"}
+        if once == "layer":
+            unused |= {"mode", "shards"}
+        for field in fields(self):
+            if field.name in unused and getattr(self, field.name) != field.default:
+                raise PipelineError(f"{field.name} has no effect with {once} batch; leave it out")
+
+    def home(self, pipeline: str) -> Home:
+        """The places that a pipeline of this name uses."""
+        checkpoint = Path(".millrace", pipeline) if self.checkpoint is None else Path(self.checkpoint)
+        return Home(Path(self.log), str(self.store), checkpoint, self.master)
+
+    @property
+    def how(self) -> How:
+        """The options of the stream."""
+        return How(self.guarantee, self.interval, self.until_caught_up, self.shards, self.latency)

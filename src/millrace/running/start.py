@@ -1,0 +1,131 @@
+"""Starting a pipeline from Python: everything up to the first micro-batch, in the calling thread."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millrace.model.pipeline import Pipeline
+from millrace.running.handle import Run
+from millrace.running.layers import check_layers, compute_batch_layer
+from millrace.running.lease import Lease, check_unclaimed
+from millrace.running.run import (
+    batch_summary,
+    check_stream,
+    lag_of,
+    prepare_batch,
+    start_stream,
+    typed,
+)
+from millrace.running.savepoint import start_from
+from millrace.running.settings import Home, Settings
+from millrace.running.views import KeptViews, serving
+from millrace.spark.outputs import check_places
+from millrace.views.store import Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from millrace.spark.gather import Gathered
+    from millrace.spark.stream import Run as StreamRun
+
+_LOOK_EVERY = 0.2
+
+
+def start(pipeline: Pipeline, settings: Settings, spark: "SparkSession | None" = None) -> Run:
+    """Start a pipeline; a mistake is raised here, before anything runs.
+
+    Spark is started in this thread, never in another: a process that forks beside Spark's start-up may crash.
+    """
+    named = settings.home(pipeline.name)
+    # The program may change its working folder while the run goes on.
+    home = replace(named, log=named.log.absolute(), checkpoint=named.checkpoint.absolute())
+    if settings.layer == "batch":
+        check_layers(pipeline)
+    elif settings.mode == "batch":
+        check_places(pipeline, {}, home.log)
+    else:
+        check_stream(pipeline, home, settings.how)
+    if spark is None:
+        check_unclaimed()
+    with ExitStack() as held:
+        lease = held.enter_context(Lease(pipeline.name, home.master, spark))
+        store = held.enter_context(closing(open_store(home.store)))
+        pipeline = typed(pipeline, home, lease)
+        if settings.layer == "batch":
+            run = _layer(pipeline, home, lease, held)
+        elif settings.mode == "batch":
+            run = _batch(pipeline, home, settings, store, lease, held)
+        else:
+            run = _stream(pipeline, home, settings, store, lease, held)
+    return run
+
+
+class _Streaming:
+    """The work of a stream."""
+
+    def __init__(self, stream: "StreamRun", run: Run, ends: bool) -> None:
+        """`ends` says whether it ends by itself."""
+        self._stream, self._run, self._ends = stream, run, ends
+        self._began = time.monotonic()
+
+    def finish(self) -> str:
+        while not self._stream.wait(_LOOK_EVERY):
+            if not self._ends and not threading.main_thread().is_alive():  # the interpreter exits
+                self._stream.stop()
+                break
+        how = "stopped" if self._stream.is_stopped else "caught up" if self._ends else "ended"
+        return f"{how}: {self._run.totals.summary(time.monotonic() - self._began)}"
+
+    def stop(self, patience: float) -> None:
+        self._stream.stop(patience)
+
+
+class _Once:
+    """Work that is done once, unless it is told to end."""
+
+    def __init__(self, work: Callable[[Sequence[int]], str]) -> None:
+        self._work = work
+        self._told: list[int] = []
+
+    def finish(self) -> str:
+        return self._work(self._told)
+
+    def stop(self, patience: float) -> None:
+        self._told.append(1)
+
+
+def _stream(pipeline: Pipeline, home: Home, settings: Settings, store: Store, lease: Lease, held: ExitStack) -> Run:
+    generation = serving(store, pipeline.name)
+    checkpoint = home.generation(generation)
+    if settings.from_savepoint is not None:
+        start_from(Path(settings.from_savepoint), checkpoint, generation)
+    views = KeptViews(store, pipeline, generation, home.boundary)
+    run = Run(pipeline.name, lag_of(pipeline, home))
+    stream = start_stream(pipeline, home, checkpoint, views, settings.how, lease, run.on_batch)
+    run.begin(_Streaming(stream, run, settings.until_caught_up), held.pop_all())
+    return run
+
+
+def _batch(pipeline: Pipeline, home: Home, settings: Settings, store: Store, lease: Lease, held: ExitStack) -> Run:
+    run, began = Run(pipeline.name), time.monotonic()
+    compute = prepare_batch(pipeline, home, store, lease, settings.shards, run.on_tasks)
+
+    def work(told: Sequence[int]) -> str:
+        found: Gathered | None = compute(told)
+        if found is not None:
+            run.on_batch(found.progress(0, {}), found.answers)
+        return batch_summary(found, time.monotonic() - began)
+
+    run.begin(_Once(work), held.pop_all())
+    return run
+
+
+def _layer(pipeline: Pipeline, home: Home, lease: Lease, held: ExitStack) -> Run:
+    run = Run(pipeline.name)
+    lease.session(home.checkpoint / "batch.log")
+    run.begin(_Once(lambda told: compute_batch_layer(pipeline, home, lease, told)), held.pop_all())
+    return run
