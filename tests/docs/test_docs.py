@@ -29,7 +29,8 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_runs(page: Path) -> None:
+def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     if page.name in ("running.md", "python.md"):
         pytest.skip(f"test_the_{page.stem}_page runs it")
     names: dict[str, object] = {"print": lambda *args: None}
