@@ -39,7 +39,7 @@ format: $(READY)  ## Lay out the code and mend what ruff can.
 	$(BIN)/ruff format .
 
 docs: $(READY)  ## Build the documentation into site/, and check its links.
-	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/reference.py docs/reference
 	$(BIN)/zensical build --clean --strict
 
 dist: $(READY)  ## Build the wheel and the source archive into dist/.
