@@ -71,5 +71,5 @@ $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -m venv --clear .venv || \
 		{ echo "Python cannot make a virtual environment; on Debian: apt install python3-venv" >&2; exit 1; }
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(READY)
