@@ -59,6 +59,12 @@ API = (
         "`query.to(sink)` and `stream.to(sink)` go into `Pipeline(sinks=[...])`.",
         ("to_files", "to_table", "to_topic", "to_function", "Pane", "Timing", "Mode"),
     ),
+    ApiPage(
+        "custom.md",
+        "Sources and sinks of your own",
+        "`source(...)` reads from a `CustomSource`, and `to_sink(...)` writes to a `CustomSink`.",
+        ("source", "CustomSource", "to_sink", "CustomSink", "Commit"),
+    ),
     ApiPage("producer.md", "Producer", "A producer sends records to a topic from Python.", ("Producer",)),
     ApiPage("testing.md", "testing", "", (), ("millrace.testing",)),
     ApiPage("errors.md", "Errors", "What Millrace raises, and what each class means.", ERRORS),
