@@ -24,6 +24,11 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+REFERENCE = ROOT / "docs" / "reference"
+"""Generated when the site is built, which checks links to it (tests/docs/test_site.py)."""
+PAGES = [page for page in PAGES if not page.is_relative_to(REFERENCE)]
+
+
 def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
@@ -38,8 +43,9 @@ def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         exec(program, names)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/model.md"])
-def test_what_a_page_says_is_printed_is_printed(page: str) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/model.md", "docs/how-to/send-records.md"])
+def test_what_a_page_says_is_printed_is_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     printed: list[str] = []
     names: dict[str, object] = {"print": lambda text: printed.append(str(text))}
     for program in blocks(ROOT / page, "python"):
@@ -96,6 +102,33 @@ def test_the_python_page(tmp_path: Path) -> None:
     assert ran("page.py") == "".join(blocks(page, "text"))
 
 
+@pytest.mark.spark
+def test_the_tutorial(tmp_path: Path) -> None:
+    """Every command prints what the page shows below it; the bash of a reader finds this Millrace."""
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    (bin / "millrace").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m millrace "$@"\n')
+    (bin / "millrace").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{bin}{os.pathsep}{os.environ['PATH']}"}
+    folder = tmp_path / "work"
+    folder.mkdir()
+    commands = [
+        each.partition("\n")
+        for block in blocks(ROOT / "docs" / "tutorial.md", "console")
+        for each in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    ]
+    assert len(commands) > 10
+    for command, _, shown in commands:
+        if command.startswith("cd "):
+            folder /= command.removeprefix("cd ")
+            continue
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert done.stdout == shown, command
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_transcripts_pass(page: Path) -> None:
     for text in blocks(page, "yaml"):
@@ -106,7 +139,8 @@ def test_transcripts_pass(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert (page.parent / link).exists(), link
+        target = (page.parent / link).resolve()
+        assert target.exists() or target.is_relative_to(REFERENCE) or link.startswith("https://"), link
 
 
 def test_every_make_target_that_is_named_exists() -> None:
