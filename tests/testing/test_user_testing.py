@@ -14,10 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import millrace.testing
+from examples import examples
 from millrace import (
     Pipeline,
     PipelineError,
@@ -387,7 +388,7 @@ def scripted(happenings: list[Happening]) -> Script:
     return script.end()
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(micro_batches(), st.tuples(all_windows, triggers, modes, latenesses), st.one_of(streams(), deduped_streams()))
 def test_engines_agree_on_random_queries(happenings: list[Happening], asked: Any, rows: Stream) -> None:
     windowing, trigger, mode, lateness = asked
@@ -397,7 +398,7 @@ def test_engines_agree_on_random_queries(happenings: list[Happening], asked: Any
     assert comparable(fast, pipeline) == comparable(slow, pipeline)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(micro_batches(), st.tuples(all_windows, triggers, modes, latenesses))
 def test_a_view_holds_what_a_store_would_hold(happenings: list[Happening], asked: Any) -> None:
     """By the function with which stores decide what is left of many answers."""
