@@ -33,13 +33,18 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
+def without_spark(page: Path) -> list[str]:
+    """The programs of a page but for those that run a pipeline, which a test of their own runs."""
+    return [program for program in blocks(page, "python") if "charts.run(" not in program]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # a program may write files
     if page.name in ("running.md", "python.md"):
         pytest.skip(f"test_the_{page.stem}_page runs it")
     names: dict[str, object] = {"print": lambda *args: None}
-    for program in blocks(page, "python"):
+    for program in without_spark(page):
         exec(program, names)
 
 
@@ -48,7 +53,7 @@ def test_what_a_page_says_is_printed_is_printed(page: str, tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     printed: list[str] = []
     names: dict[str, object] = {"print": lambda text: printed.append(str(text))}
-    for program in blocks(ROOT / page, "python"):
+    for program in without_spark(ROOT / page):
         exec(program, names)
     shown = blocks(ROOT / page, "text")
     assert "\n".join(printed) == shown[-1].strip()
@@ -81,6 +86,32 @@ def test_the_running_page(tmp_path: Path) -> None:
     (letters,) = (tmp_path / ".millrace" / "charts" / "dead_letters").iterdir()
     assert json.loads(letters.read_text())["reason"].startswith("ms is not BIGINT")
     assert ran("snippet.py") == printed
+
+
+@pytest.mark.spark
+def test_the_readme(tmp_path: Path) -> None:
+    """Its commands, then its pipeline with the lines that run it from Python."""
+    page = ROOT / "README.md"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+    def ran(folder: Path, *command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=300, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    ran(tmp_path, "-m", "millrace", "init", "charts")
+    commands = re.findall(r"^    (millrace (?:topics|send|run|query) .*?)(?:  +#.*)?$", page.read_text(), re.MULTILINE)
+    assert len(commands) == 4
+    for command in commands:
+        printed = ran(tmp_path / "charts", "-m", *shlex.split(command))
+    assert "Millstream" in printed
+    pipeline, *others = blocks(page, "python")
+    (running,) = [program for program in others if "charts.run(" in program]
+    *first, last = running.strip().splitlines()
+    (tmp_path / "charts" / "page.py").write_text("\n".join([pipeline, *first, f"print({last})", ""]))
+    assert "Millstream" in ran(tmp_path / "charts", "page.py")
 
 
 @pytest.mark.spark
