@@ -65,6 +65,13 @@ API = (
         "`source(...)` reads from a `CustomSource`, and `to_sink(...)` writes to a `CustomSink`.",
         ("source", "CustomSource", "to_sink", "CustomSink", "Commit"),
     ),
+    ApiPage(
+        "run.md",
+        "Running and reading",
+        "`Pipeline.run(...)` returns a `Run`; `connect(...)` opens the views and the log to read and to send.",
+        ("Run", "connect"),
+        ("millrace.client.connection.Connection", "millrace.client.result.Result"),
+    ),
     ApiPage("producer.md", "Producer", "A producer sends records to a topic from Python.", ("Producer",)),
     ApiPage("testing.md", "testing", "", (), ("millrace.testing",)),
     ApiPage("errors.md", "Errors", "What Millrace raises, and what each class means.", ERRORS),
