@@ -65,6 +65,13 @@ API = (
         "`source(...)` reads from a `CustomSource`, and `to_sink(...)` writes to a `CustomSink`.",
         ("source", "CustomSource", "to_sink", "CustomSink", "Commit"),
     ),
+    ApiPage(
+        "running.md",
+        "Run and connect",
+        "`Pipeline.run(...)` gives a `Run`; `connect(...)` gives a `Connection`, whose answers are `Result`s.",
+        ("Run", "connect"),
+        ("millrace.client.connection.Connection", "millrace.client.result.Result"),
+    ),
     ApiPage("producer.md", "Producer", "A producer sends records to a topic from Python.", ("Producer",)),
     ApiPage("testing.md", "testing", "", (), ("millrace.testing",)),
     ApiPage("errors.md", "Errors", "What Millrace raises, and what each class means.", ERRORS),
