@@ -15,15 +15,7 @@ from millrace import __all__ as public
 from millrace import agg, on, window
 
 ROOT = Path(__file__).parents[2]
-
-
-def copied(folder: Path) -> Path:
-    """The sources of the site in a folder, with the reference generated."""
-    shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("reference"))
-    shutil.copy(ROOT / "mkdocs.yml", folder)
-    (folder / "src").symlink_to(ROOT / "src")
-    subprocess.run([sys.executable, str(ROOT / "tools" / "reference.py"), "docs/reference"], cwd=folder, check=True)
-    return folder
+pytestmark = pytest.mark.xdist_group("site")  # it is built once
 
 
 def built(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -40,7 +32,11 @@ def built(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = copied(tmp_path_factory.mktemp("site"))
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("reference"))
+    shutil.copy(ROOT / "mkdocs.yml", folder)
+    (folder / "src").symlink_to(ROOT / "src")
+    subprocess.run([sys.executable, str(ROOT / "tools" / "reference.py"), "docs/reference"], cwd=folder, check=True)
     done = built(folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
@@ -64,10 +60,11 @@ def test_every_page_is_in_the_navigation(site: Path) -> None:
 
 
 def test_a_broken_link_stops_the_build(tmp_path: Path) -> None:
-    folder = copied(tmp_path)
-    with (folder / "docs" / "index.md").open("a") as page:
-        page.write("\n[gone](model.md#no-such-heading)\n")
-    done = built(folder)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# Here\n\n[gone](#no-such-heading)\n")
+    configured = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[0]
+    (tmp_path / "mkdocs.yml").write_text(f"{configured}\nnav:\n  - index.md\n")
+    done = built(tmp_path)
     assert done.returncode != 0
     assert "anchor does not exist" in done.stdout + done.stderr
 
