@@ -8,7 +8,7 @@ READY := .venv/ready
 # The many processes that tests start would else compile all of Millrace again, each for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo quick test check lint types format bench bench-peers clean lock
+.PHONY: help demo quick test check lint types format docs dist bench bench-peers clean lock
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,7 +25,7 @@ test: $(READY)  ## Run all tests in two processes, and hold the coverage to its 
 	$(BIN)/coverage report --fail-under=95 --format=total --include='src/millrace/model/*'
 	$(BIN)/coverage report --fail-under=95 --format=total --include='src/millrace/panes/*'
 
-check: lint types test  ## All that must be green: lint, types, tests, doctests.
+check: lint types docs test  ## All that must be green: lint, types, docs and their links, tests, doctests.
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -38,6 +38,14 @@ format: $(READY)  ## Lay out the code and mend what ruff can.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(READY)  ## Build the documentation into site/, and check its links.
+	$(BIN)/python tools/reference.py docs/reference
+	$(BIN)/zensical build --clean --strict
+
+dist: $(READY)  ## Build the wheel and the source archive into dist/.
+	rm -rf build dist
+	$(BIN)/python -m build --no-isolation
+
 bench: $(READY)  ## Measure, and write bench/RESULTS.md.
 	$(BIN)/python -m bench
 
@@ -45,13 +53,14 @@ bench-peers: $(READY)  ## Measure other systems, each in an environment of its o
 	$(BIN)/python -m bench peers
 
 clean:  ## Remove everything that make made.
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage build dist spark-warehouse bench/.peers
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage build dist site docs/reference \
+		spark-warehouse bench/.peers
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf src/*.egg-info
 
 lock: $(READY)  ## Choose the newest versions that pyproject.toml allows.
 	$(BIN)/pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --upgrade \
+	$(BIN)/uv pip compile pyproject.toml --extra all --group dev --group docs --universal --python-version 3.11 --upgrade \
 		--generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements.lock
 
 $(READY): requirements.lock pyproject.toml
@@ -62,5 +71,5 @@ $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -m venv --clear .venv || \
 		{ echo "Python cannot make a virtual environment; on Debian: apt install python3-venv" >&2; exit 1; }
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(READY)

@@ -23,7 +23,7 @@ from millrace.model.watermark import percentile, punctuated
 from millrace.plan.explain import explain
 from millrace.running.handle import Run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Commit",

@@ -24,8 +24,18 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+REFERENCE = ROOT / "docs" / "reference"
+"""Generated when the site is built, which checks links to it (tests/docs/test_site.py)."""
+PAGES = [page for page in PAGES if not page.is_relative_to(REFERENCE)]
+
+
 def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def without_spark(page: Path) -> list[str]:
+    """The programs of a page but for those that run a pipeline, which a test of their own runs."""
+    return [program for program in blocks(page, "python") if "charts.run(" not in program]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -34,15 +44,16 @@ def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     if page.name in ("running.md", "python.md"):
         pytest.skip(f"test_the_{page.stem}_page runs it")
     names: dict[str, object] = {"print": lambda *args: None}
-    for program in blocks(page, "python"):
+    for program in without_spark(page):
         exec(program, names)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/model.md"])
-def test_what_a_page_says_is_printed_is_printed(page: str) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/model.md", "docs/how-to/send-records.md"])
+def test_what_a_page_says_is_printed_is_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     printed: list[str] = []
     names: dict[str, object] = {"print": lambda text: printed.append(str(text))}
-    for program in blocks(ROOT / page, "python"):
+    for program in without_spark(ROOT / page):
         exec(program, names)
     shown = blocks(ROOT / page, "text")
     assert "\n".join(printed) == shown[-1].strip()
@@ -78,6 +89,32 @@ def test_the_running_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+def test_the_readme(tmp_path: Path) -> None:
+    """Its commands, then its pipeline with the lines that run it from Python."""
+    page = ROOT / "README.md"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+    def ran(folder: Path, *command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=300, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    ran(tmp_path, "-m", "millrace", "init", "charts")
+    commands = re.findall(r"^    (millrace (?:topics|send|run|query) .*?)(?:  +#.*)?$", page.read_text(), re.MULTILINE)
+    assert len(commands) == 4
+    for command in commands:
+        printed = ran(tmp_path / "charts", "-m", *shlex.split(command))
+    assert "Millstream" in printed
+    pipeline, *others = blocks(page, "python")
+    (running,) = [program for program in others if "charts.run(" in program]
+    *first, last = running.strip().splitlines()
+    (tmp_path / "charts" / "page.py").write_text("\n".join([pipeline, *first, f"print({last})", ""]))
+    assert "Millstream" in ran(tmp_path / "charts", "page.py")
+
+
+@pytest.mark.spark
 def test_the_python_page(tmp_path: Path) -> None:
     """Its programs, run as one, print what it says they print."""
     page = ROOT / "docs" / "python.md"
@@ -96,6 +133,33 @@ def test_the_python_page(tmp_path: Path) -> None:
     assert ran("page.py") == "".join(blocks(page, "text"))
 
 
+@pytest.mark.spark
+def test_the_tutorial(tmp_path: Path) -> None:
+    """Every command prints what the page shows below it; the bash of a reader finds this Millrace."""
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    (bin / "millrace").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m millrace "$@"\n')
+    (bin / "millrace").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{bin}{os.pathsep}{os.environ['PATH']}"}
+    folder = tmp_path / "work"
+    folder.mkdir()
+    commands = [
+        each.partition("\n")
+        for block in blocks(ROOT / "docs" / "tutorial.md", "console")
+        for each in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    ]
+    assert len(commands) > 10
+    for command, _, shown in commands:
+        if command.startswith("cd "):
+            folder /= command.removeprefix("cd ")
+            continue
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert done.stdout == shown, command
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_transcripts_pass(page: Path) -> None:
     for text in blocks(page, "yaml"):
@@ -106,7 +170,8 @@ def test_transcripts_pass(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert (page.parent / link).exists(), link
+        target = (page.parent / link).resolve()
+        assert target.exists() or target.is_relative_to(REFERENCE) or link.startswith("https://"), link
 
 
 def test_every_make_target_that_is_named_exists() -> None:

