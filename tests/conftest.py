@@ -22,6 +22,7 @@ settings.register_profile("quick", patient, derandomize=True, max_examples=FULL 
 settings.load_profile("random" if os.environ.get("CI_SEEDS") == "random" else "fixed")
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFixture | None:
     """Let `make test` keep tests in one process that share what is dear to start."""
     return ByFixture(config, log) if config.getvalue("dist") == "loadgroup" else None
