@@ -10,6 +10,7 @@ import postgres as servers
 from examples import FULL
 from killed import Clean, clean_run
 from millrace.spark import session
+from processes import ByFixture
 
 # The same cases on every run, so that a red build is about the change and not about luck; CI_SEEDS=random
 # looks for new ones. A failure prints how to see it again.
@@ -21,18 +22,17 @@ settings.register_profile("quick", patient, derandomize=True, max_examples=FULL 
 settings.load_profile("random" if os.environ.get("CI_SEEDS") == "random" else "fixed")
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFixture | None:
+    """Let `make test` keep tests in one process that share what is dear to start."""
+    return ByFixture(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests in one worker process that share what is dear to start: Spark, or the archive of Java's classes.
-
-    Who takes the session is marked `spark`, so that `make quick` cannot start Spark by mistake.
-    """
+    """Mark who takes the Spark session, so that `make quick` cannot start Spark by mistake."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        if {"spark", "millrace_spark"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark"))
-        elif "clean" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("kills"))
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +44,10 @@ def nothing_goes_on() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of all tests."""
+    if "PYTEST_XDIST_WORKER" in os.environ:  # the processes of a run share the folder above
+        (tmp_path_factory.getbasetemp().parent / "spark session").touch(exist_ok=False)
     started = session.start("millrace-tests", "local[2]")
     yield started
     assert started.sparkContext._jsc is not None, "a test has stopped the Spark session of all tests"

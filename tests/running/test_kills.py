@@ -65,6 +65,7 @@ def test_a_run_that_is_told_to_end_has_committed_what_it_began(tmp_path: Path, c
     process = start(pipeline, Guarantee.AT_LEAST_ONCE, clean.environment)
     deadline = time.monotonic() + PATIENCE
     while not process.has_java():  # first, while Spark starts
+        assert not process.is_over()
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.tell(signal.SIGTERM)

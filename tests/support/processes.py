@@ -1,0 +1,32 @@
+"""Which tests run in which of the two processes of `make test`."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+_SHARED = {"spark": r"\bspark: SparkSession|getfixturevalue\(\"spark\"\)", "kills": r"\bclean: Clean"}
+"""What is started once for many tests, and the fixture by which a file asks for it."""
+
+
+class ByFixture(LoadScopeScheduling):  # type: ignore[misc]
+    """Files that share what is dear to start go to one process; any other test goes where there is time.
+
+    xdist's own `loadgroup` does this by marks, but not with pytest 9.2, whose node ids it cannot change.
+    """
+
+    def __init__(self, config: pytest.Config, log: object) -> None:
+        super().__init__(config, log)
+        self._root = config.rootpath
+
+    def _split_scope(self, nodeid: str) -> str:
+        return shared_by(self._root / nodeid.split("::")[0]) or nodeid
+
+
+@cache
+def shared_by(file: Path) -> str | None:
+    """The group of a file of tests; None if it shares nothing."""
+    text = file.read_text(encoding="utf-8")
+    return next((group for group, asks in _SHARED.items() if re.search(asks, text)), None)
