@@ -20,7 +20,7 @@ from millrace.edge.fused import Fused
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.panes import blobs
-from millrace.panes.advance import Panes, State
+from millrace.panes.advance import Panes, PaneState
 from millrace.testing import Reference
 from millrace.testing.engines import PaneEngine
 
@@ -102,7 +102,7 @@ def bench_growth() -> list[Figure]:
     )
     many, chance = 200_000, np.random.default_rng(7)
     for keys in (1_000, 100_000, 1_000_000, 10_000_000):
-        state, _ = panes.advance(State(), _partials(np.arange(keys), np.ones(keys, np.int64)), 0, 0)
+        state, _ = panes.advance(PaneState(), _partials(np.arange(keys), np.ones(keys, np.int64)), 0, 0)
         kept, changes = blobs.write(None, state, "first")
         size = sum(map(len, changes.put.values())) / keys
         del changes

@@ -21,7 +21,7 @@ DECODER = JsonDecoder(SCHEMA)
 
 def decode(*texts: str | None) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
     rows, misfits = DECODER.decode(pa.array(texts, pa.string()))
-    return rows.to_pylist(), [(misfit.place, misfit.reason) for misfit in misfits]
+    return rows.to_pylist(), [(misfit.row, misfit.reason) for misfit in misfits]
 
 
 def one(text: str) -> dict[str, Any] | None:

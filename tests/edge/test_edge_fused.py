@@ -23,7 +23,7 @@ from millrace.model.query import Query
 from millrace.model.reference import Reference
 from millrace.model.stream import Source
 from millrace.model.watermark import coarse
-from millrace.panes.advance import Panes, State
+from millrace.panes.advance import Panes, PaneState
 from millrace.plan.compile import stage_of
 from millrace.plan.explain import edge_as_text
 from millrace.testing.engines import as_panes
@@ -85,7 +85,7 @@ def rounded(panes: list[Any]) -> list[Any]:
 @given(st.data(), time_windows)
 def test_the_panes_of_fused_partials_are_the_reference_s(data: st.DataObject, windowing: Any) -> None:
     query = asked(windowing)
-    fused, panes, state = Fused(query, SOURCE), Panes(query), State()
+    fused, panes, state = Fused(query, SOURCE), Panes(query), PaneState()
     slow = Reference(query)
     for bundle in data.draw(bundles(data.draw(rows(most=20)))):
         for row in bundle:

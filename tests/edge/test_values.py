@@ -169,7 +169,7 @@ def decoded(text: str, type: str) -> Any:
     others = ['{"other": 1}', '{"a": null}']
     rows, misfits = JsonDecoder(parse_schema({"a": type})).decode(pa.array([others[0], text, others[1]]))
     if misfits:
-        assert [misfit.place for misfit in misfits] == [1]
+        assert [misfit.row for misfit in misfits] == [1]
         return ASIDE
     return rows["a"].to_pylist()[1]
 
@@ -179,7 +179,7 @@ def at_once(text: str, type: str) -> Any:
     texts = pa.array([text])
     if not look_like_objects(texts):
         return "left"
-    with Prepared().over(pa.table({"value": texts, "__place": [0]})) as ask:
+    with Prepared().over(pa.table({"value": texts, "__row_number": [0]})) as ask:
         try:
             return ask(f"SELECT a FROM {JsonDecoder(parse_schema({'a': type})).sure}").to_arrow_table()["a"][0].as_py()
         except duckdb.Error:

@@ -10,7 +10,7 @@ from examples import examples
 from millrace import ConflictError, on, window
 from millrace.model.duration import END_OF_TIME, to_datetime
 from millrace.panes import blobs
-from millrace.panes.advance import State
+from millrace.panes.advance import PaneState
 from millrace.testing.engines import PaneEngine
 from strategies import all_windows, latenesses, modes, query, steps, triggers
 
@@ -92,7 +92,7 @@ def test_a_small_change_writes_little() -> None:
 
 
 def test_state_of_another_format_is_refused() -> None:
-    written = dict(blobs.write(None, State(), "it")[1].put)
+    written = dict(blobs.write(None, PaneState(), "it")[1].put)
     written["state"] = written["state"].replace(b'"format": 2', b'"format": 99')
     with pytest.raises(ConflictError, match="format 99"):
         blobs.read(written.get)

@@ -26,7 +26,7 @@ from millrace.panes.columns import columnar
 from millrace.panes.grouping import group, identify
 from millrace.panes.hashing import hash_keys
 from millrace.panes.slices import slice_of, windows_of
-from millrace.panes.store import HASH, Places, Store
+from millrace.panes.store import HASH, Located, RowStore
 from millrace.testing.engines import PaneEngine
 from strategies import steps
 
@@ -183,8 +183,8 @@ def test_equal_hashes_of_different_keys_do_no_harm(happening: list[tuple[str, An
 
 
 def test_a_store_keeps_few_segments_and_the_one_before_a_change() -> None:
-    store = Store()
-    nowhere = Places(np.zeros(0, np.intp), np.zeros(0, np.intp))
+    store = RowStore()
+    nowhere = Located(np.zeros(0, np.intp), np.zeros(0, np.intp))
     for number in range(200):
         keys = np.arange(number * 10, number * 10 + 10).astype(np.uint64)
         store = store.put(nowhere, pa.table({HASH: keys, "key": keys}))

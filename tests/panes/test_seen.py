@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.panes.seen import first_seen
-from millrace.panes.store import Store
+from millrace.panes.store import RowStore
 
 keys = st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from([0.0, -0.0, 1.5, math.nan, None]))
 bundles = st.lists(st.tuples(st.lists(st.tuples(keys, st.integers(0, 20)), max_size=8), st.integers(0, 40)), max_size=6)
@@ -26,7 +26,7 @@ def plain(key: tuple[Any, ...]) -> str:
 def test_the_first_row_of_a_key_is_told_from_those_that_come_again(
     within: int | None, given: list[tuple[list[tuple[tuple[Any, ...], int]], int]]
 ) -> None:
-    seen, model = Store(), dict[str, int]()
+    seen, model = RowStore(), dict[str, int]()
     for rows, watermark in given:
         columns = [
             pa.array([key[0] for key, _ in rows], pa.string()),

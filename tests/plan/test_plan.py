@@ -153,7 +153,7 @@ def of_fold(add: Callable[[Any, Any], Any], version: str | None = None) -> str:
 
 def scope(text: str) -> dict[str, Any]:
     """Names of a module that has a source file."""
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"__name__": "charts"}
     exec(compile_text(text), names)
     return names
 
@@ -191,8 +191,14 @@ def test_a_changed_function_is_a_changed_computation(text: str, is_same: bool) -
         ("def made(n):\n    return lambda a, b: a + n * b\nadd = made(1)\n", "add = made(2)\n"),
         ("class Adder:\n    def of(self, a, b):\n        return a + b\nadd = Adder().of\n",
          "class Adder:\n    def of(self, a, b):\n        return a * b\nadd = Adder().of\n"),
+        ("class Adder:\n    def __init__(self, n):\n        self.n = n\n    def __call__(self, a, b):\n"
+         "        return a + self.n\nadd = Adder(1)\n", "add = Adder(2)\n"),
+        ("class Base:\n    step = 1\nclass Adder(Base):\n    def of(self, a, b):\n        return a + self.step\n"
+         "add = Adder().of\n",
+         "class Base:\n    step = 2\nclass Adder(Base):\n    def of(self, a, b):\n        return a + self.step\n"
+         "add = Adder().of\n"),
     ],
-    ids=["a constant", "a function that it calls", "a captured variable", "a method"],
+    ids=["a constant", "a function that it calls", "a captured variable", "a method", "an object", "a base class"],
 )  # fmt: skip
 def test_what_a_function_refers_to_counts(one: str, other: str) -> None:
     before, after = scope(one), scope(one)

@@ -25,7 +25,7 @@ from millrace.model.errors import MachineError
 from millrace.running.views import KeptViews
 from millrace.server.app import make_app
 from millrace.spark.answers import arrow_schema, schema_of
-from millrace.views.store import ForgottenError, NoViewsError, Rows, open_store
+from millrace.views.store import ForgottenError, NoViewsError, ViewRows, open_store
 from millrace.views.tabular import ARROW, table_of
 
 EVENTS = memory("events", "track STRING, at TIMESTAMP").event_time("at", delay="0s").group_by("track")
@@ -291,7 +291,7 @@ def test_a_result_is_shown_as_text_and_as_html(tmp_path: Path) -> None:
 
 
 def test_values_without_a_common_type_are_text() -> None:
-    found = table_of(Rows(("a", "b", "c"), [(1, None, 2**70), ("x", None, 1)]))
+    found = table_of(ViewRows(("a", "b", "c"), [(1, None, 2**70), ("x", None, 1)]))
     assert found.to_pylist() == [{"a": "1", "b": None, "c": str(2**70)}, {"a": "x", "b": None, "c": "1"}]
 
 

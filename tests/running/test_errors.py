@@ -36,14 +36,14 @@ from millrace.cli.options import EXIT_CODES, plain_mistakes
 from millrace.eventlog.topics import Log
 from millrace.model.errors import Kind, Place, at_place, not_found
 from millrace.server.app import STATUSES, make_app
-from millrace.sources.memory import Happening, Script
+from millrace.sources.memory import Happening, MemoryScript
 from millrace.spark import batch, session, stream
 from millrace.spark.envelope import WorkerError, opened, reported, reporting
 from millrace.spark.failure import plain_error
 from millrace.spark.trouble import machine_trouble
 from millrace.views.store import open_store
 
-PLACE = Place("charts.py", 14)
+ROW_NUMBER = Place("charts.py", 14)
 CLASSES: list[tuple[type[MillraceError], int, int]] = [
     (MillraceError, 1, 500),
     (PipelineError, 2, 400),
@@ -57,10 +57,10 @@ EVERY = [each for each, _, _ in CLASSES]
 
 @pytest.mark.parametrize("kind", EVERY)
 def test_an_error_is_its_place_its_problem_and_its_advice(kind: type[MillraceError]) -> None:
-    error = kind("it broke", "mend it", PLACE)
+    error = kind("it broke", "mend it", ROW_NUMBER)
     assert (str(error), error.message) == ("charts.py:14: it broke; mend it", "it broke; mend it")
     copy = pickle.loads(pickle.dumps(error))
-    assert (type(copy), copy.problem, copy.advice, copy.place) == (kind, "it broke", "mend it", PLACE)
+    assert (type(copy), copy.problem, copy.advice, copy.place) == (kind, "it broke", "mend it", ROW_NUMBER)
 
 
 @pytest.mark.parametrize("kind", [NotFoundError, MachineError, CorruptError, ConflictError])
@@ -70,7 +70,7 @@ def test_all_but_a_mistake_need_advice(kind: type[MillraceError]) -> None:
 
 
 def test_a_place_that_is_added_keeps_the_class_and_the_advice() -> None:
-    with pytest.raises(NotFoundError) as caught, at_place(PLACE):
+    with pytest.raises(NotFoundError) as caught, at_place(ROW_NUMBER):
         raise not_found("topic", "play", ["plays"], "make it")
     assert str(caught.value) == "charts.py:14: unknown topic 'play'; did you mean 'plays'? (known: plays); make it"
     assert caught.value.problem == "unknown topic 'play'"
@@ -87,7 +87,7 @@ def test_the_exit_code_says_the_class(kind: type[MillraceError], code: int, stat
     @command.command()
     def fail() -> None:
         with plain_mistakes():
-            raise kind("it broke", "mend it", PLACE)
+            raise kind("it broke", "mend it", ROW_NUMBER)
 
     result = CliRunner().invoke(command)
     assert (result.exit_code, result.output) == (code, "charts.py:14: it broke; mend it\n")
@@ -117,7 +117,7 @@ def test_the_status_says_the_class(kind: type[MillraceError], code: int, status:
 
     @served.get("/fail")
     def fail() -> None:
-        raise kind("it broke", "mend it", PLACE)
+        raise kind("it broke", "mend it", ROW_NUMBER)
 
     with TestClient(served) as client:
         answer = client.get("/fail")
@@ -129,7 +129,7 @@ def test_the_status_says_the_class(kind: type[MillraceError], code: int, status:
 
 
 @pytest.mark.parametrize("kind", EVERY)
-@pytest.mark.parametrize("place", [None, PLACE])
+@pytest.mark.parametrize("place", [None, ROW_NUMBER])
 def test_a_workers_error_arrives_whole(kind: type[MillraceError], place: Place | None) -> None:
     sent = kind('a "quoted" \\ line\nand another, 40 °C', "mend\nit", place)
     text = f"Traceback (most recent call last):\n  x: {WorkerError(sent)}\n\n\tat org.apache.spark.Some.java(1)"
@@ -244,7 +244,7 @@ def test_a_checkpoint_on_a_full_disk_is_one_line(spark: SparkSession, small_disk
     asked = source.group_by("k").window(window.all_time()).aggregate(total=agg.sum("v"))
     started = stream.start(
         spark, Pipeline("p", {"sums": asked}), small_disk / "checkpoint", until_caught_up=True,
-        scripts={"events": Script([Happening(rows)])},
+        scripts={"events": MemoryScript([Happening(rows)])},
     )  # fmt: skip
     try:
         with pytest.raises(MachineError) as caught:
@@ -294,9 +294,9 @@ def test_a_workers_mistake_arrives_with_its_class_and_place(spark: SparkSession,
     assert caught.value.place == source.place
 
     def refuse() -> None:
-        raise PipelineError("this does not compute", "write something else", PLACE)
+        raise PipelineError("this does not compute", "write something else", ROW_NUMBER)
 
     found = failing(spark, refuse)
     assert isinstance(found, PipelineError)
-    assert (found.problem, found.advice, found.place) == ("this does not compute", "write something else", PLACE)
+    assert (found.problem, found.advice, found.place) == ("this does not compute", "write something else", ROW_NUMBER)
     assert not isinstance(found, PySparkException)

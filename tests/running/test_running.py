@@ -20,7 +20,7 @@ from millrace.running.layers import run_batch_layer
 from millrace.running.replay import replay, roll_back
 from millrace.running.run import behind, run_batch, run_stream
 from millrace.running.savepoint import save, start_from
-from millrace.running.settings import Home, How
+from millrace.running.settings import Locations, StreamOptions
 from millrace.running.status import all_under
 from millrace.spark import session as sessions
 from millrace.spark.records import LogSource
@@ -30,21 +30,23 @@ pytestmark = pytest.mark.spark
 
 PLAYS = log("plays", "user STRING, track STRING, ms BIGINT, at TIMESTAMP")
 QUIET = Console(quiet=True)
-ONCE = How(until_caught_up=True)
+ONCE = StreamOptions(until_caught_up=True)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def home(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Home:
+def home(
+    request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> Locations:
     """A home with a log of its own, run on the one Spark of all tests."""
     monkeypatch.setattr(sessions, "start", lambda *_: spark)
     monkeypatch.setattr(sessions, "stop", lambda _: None)
     url = str(tmp_path / "views.db")
     if request.param == "postgresql":
         url = request.getfixturevalue("postgres").empty()
-    return Home(tmp_path / "log.db", url, tmp_path / "checkpoint")
+    return Locations(tmp_path / "log.db", url, tmp_path / "checkpoint")
 
 
-def kept(home: Home, topic: str = "plays") -> Log:
+def kept(home: Locations, topic: str = "plays") -> Log:
     opened = Log(home.log)
     if topic not in {each.name for each in opened.topics()}:
         opened.create(topic, partitions=2)
@@ -66,12 +68,12 @@ def by_minute(least: int = 30_000) -> Query:
     return timed.trigger(on.watermark(early=on.each(), late=on.each())).retracting().aggregate(plays=agg.count())
 
 
-def rows(home: Home, sql: str) -> list[tuple[Any, ...]]:
+def rows(home: Locations, sql: str) -> list[tuple[Any, ...]]:
     with closing(open_store(home.store)) as store:
         return store.query(sql).rows
 
 
-def changed(home: Home, view: str, since: int) -> list[dict[str, Any]]:
+def changed(home: Locations, view: str, since: int) -> list[dict[str, Any]]:
     with closing(open_store(home.store)) as store:
         found: list[dict[str, Any]] = store.changes(view, since).to_pylist()
     return found
@@ -80,7 +82,7 @@ def changed(home: Home, view: str, since: int) -> list[dict[str, Any]]:
 COUNTED = "SELECT track, plays FROM minutes ORDER BY window_start, track"
 
 
-def test_late_records_correct_the_view_and_a_batch_says_the_same(home: Home) -> None:
+def test_late_records_correct_the_view_and_a_batch_says_the_same(home: Locations) -> None:
     pipeline = Pipeline("charts", {"minutes": by_minute()})
     kept(home).append("plays", [play("ann", "Weir", 5), play("bob", "Weir", 10), play("ann", "Eddy", 70), "not JSON"])
     run_stream(QUIET, pipeline, home, ONCE)
@@ -103,7 +105,7 @@ def test_late_records_correct_the_view_and_a_batch_says_the_same(home: Home) -> 
     assert (status.pipeline, status.is_running, status.progress["batch"]) == ("charts", False, 1)
 
 
-def test_merged_sessions_leave_one_row(home: Home) -> None:
+def test_merged_sessions_leave_one_row(home: Locations) -> None:
     timed = (
         PLAYS.event_time("at", delay="5s")
         .group_by("user")
@@ -123,7 +125,7 @@ def test_merged_sessions_leave_one_row(home: Home) -> None:
         assert rows(home, f"SELECT plays FROM {view}") == [(3,)], view
 
 
-def test_a_changed_pipeline_is_replayed_swapped_and_rolled_back(home: Home) -> None:
+def test_a_changed_pipeline_is_replayed_swapped_and_rolled_back(home: Locations) -> None:
     before, after = (Pipeline("charts", {"minutes": by_minute(least)}) for least in (30_000, 0))
     kept(home).append("plays", [play("ann", "Weir", 5), play("ann", "Weir", 6, ms=10), play("ann", "Eddy", 70)])
     run_stream(QUIET, before, home, ONCE)
@@ -135,7 +137,7 @@ def test_a_changed_pipeline_is_replayed_swapped_and_rolled_back(home: Home) -> N
     savepoint = home.checkpoint.with_name("savepoint")
     save(home.checkpoint, savepoint)
     kept(home).report("charts", "plays", kept(home).ends("plays"))
-    assert "generation 2 of minutes is now what is read" in replay(QUIET, after, home, How())
+    assert "generation 2 of minutes is now what is read" in replay(QUIET, after, home, StreamOptions())
     assert behind("charts", kept(home)) == 0, "a replay is no reader that producers wait for"
     assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
     other = replace(home, checkpoint=home.checkpoint.with_name("other"))
@@ -154,19 +156,19 @@ def test_a_changed_pipeline_is_replayed_swapped_and_rolled_back(home: Home) -> N
     assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
 
 
-def test_a_replay_may_come_first_and_on_nothing(home: Home) -> None:
+def test_a_replay_may_come_first_and_on_nothing(home: Locations) -> None:
     pipeline = Pipeline("charts", {"minutes": by_minute()})
     kept(home)
-    assert "0 rows computed again" in replay(QUIET, pipeline, home, How())
+    assert "0 rows computed again" in replay(QUIET, pipeline, home, StreamOptions())
     assert rows(home, COUNTED) == []
     kept(home).append("plays", [play("ann", "Weir", 5), play("ann", "Eddy", 70)])
     assert "caught up: 2 rows" in run_stream(QUIET, pipeline, home, ONCE)
     assert rows(home, COUNTED) == [("Weir", 1), ("Eddy", 1)]
-    assert "2 rows computed again" in replay(QUIET, pipeline, home, How())
+    assert "2 rows computed again" in replay(QUIET, pipeline, home, StreamOptions())
     assert rows(home, COUNTED) == [("Weir", 1), ("Eddy", 1)]
 
 
-def test_a_run_on_nothing_says_how_it_is(home: Home) -> None:
+def test_a_run_on_nothing_says_how_it_is(home: Locations) -> None:
     pipeline = Pipeline("charts", {"minutes": by_minute()})
     kept(home)
     assert run_stream(QUIET, pipeline, home, ONCE).startswith("caught up: 0 rows in 1 micro-batch, 0 answers")
@@ -176,7 +178,7 @@ def test_a_run_on_nothing_says_how_it_is(home: Home) -> None:
     assert behind("charts", kept(home)) == 0
 
 
-def test_what_is_due_when_a_pipeline_is_run_again_is_said(home: Home) -> None:
+def test_what_is_due_when_a_pipeline_is_run_again_is_said(home: Locations) -> None:
     timed = PLAYS.event_time("at", delay="5s").group_by("track").window(window.fixed("1m"))
     asked = timed.trigger(on.watermark(early=on.every("1s"))).accumulating().aggregate(plays=agg.count())
     pipeline = Pipeline("charts", {"minutes": asked})
@@ -188,7 +190,7 @@ def test_what_is_due_when_a_pipeline_is_run_again_is_said(home: Home) -> None:
     assert rows(home, COUNTED) == [("Weir", 1)]
 
 
-def test_views_that_were_dropped_are_computed_anew(home: Home) -> None:
+def test_views_that_were_dropped_are_computed_anew(home: Locations) -> None:
     pipeline = Pipeline("charts", {"minutes": by_minute()})
     kept(home).append("plays", [play("ann", "Weir", 5), play("ann", "Eddy", 70)])
     run_stream(QUIET, pipeline, home, ONCE)
@@ -199,7 +201,7 @@ def test_views_that_were_dropped_are_computed_anew(home: Home) -> None:
     assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
 
 
-def test_a_run_from_a_savepoint_comes_to_the_same(home: Home) -> None:
+def test_a_run_from_a_savepoint_comes_to_the_same(home: Locations) -> None:
     pipeline = Pipeline("charts", {"minutes": by_minute()})
     kept(home).append("plays", [play("ann", "Weir", 5)])
     run_stream(QUIET, pipeline, home, ONCE)
@@ -219,7 +221,7 @@ def test_a_run_from_a_savepoint_comes_to_the_same(home: Home) -> None:
         start_from(savepoint, other.checkpoint)
 
 
-def test_tables_that_change_are_looked_up_as_of_event_time(home: Home) -> None:
+def test_tables_that_change_are_looked_up_as_of_event_time(home: Locations) -> None:
     plans = home.checkpoint.with_name("plans.csv")
     plans.write_text("user,since,plan\nann,2026-01-01T00:00:00Z,free\n")
     users = table("plans", "user STRING, since TIMESTAMP, plan STRING", path=str(plans))
@@ -235,7 +237,7 @@ def test_tables_that_change_are_looked_up_as_of_event_time(home: Home) -> None:
     assert sorted(found, key=str) == [("free", 2), ("paid", 1), (None, 1)]
 
 
-def test_a_view_is_a_table_for_another_pipeline(home: Home) -> None:
+def test_a_view_is_a_table_for_another_pipeline(home: Locations) -> None:
     charts = Pipeline("charts", {"minutes": by_minute()})
     kept(home).append("plays", [play("ann", "Weir", 5), play("bob", "Weir", 6)])
     run_stream(QUIET, charts, home, ONCE)
@@ -248,7 +250,7 @@ def test_a_view_is_a_table_for_another_pipeline(home: Home) -> None:
     assert rows(home, "SELECT track, most FROM known") == [("Weir", 4)]
 
 
-def test_answers_go_to_a_topic_once(home: Home) -> None:
+def test_answers_go_to_a_topic_once(home: Locations) -> None:
     kept(home, "answers")
     kept(home).append("plays", [play("ann", "Weir", 5), play("ann", "Eddy", 70)])
     pipeline = Pipeline("charts", sinks=[by_minute().to(to_topic("answers"))])
@@ -262,7 +264,7 @@ def test_answers_go_to_a_topic_once(home: Home) -> None:
     assert stand == {("Eddy", "early"): 1, ("Weir", "early"): 0, ("Weir", "on-time"): 1}
 
 
-def test_the_batch_layer_heals_what_the_stream_got_wrong(home: Home) -> None:
+def test_the_batch_layer_heals_what_the_stream_got_wrong(home: Locations) -> None:
     archive = home.checkpoint.with_name("archive")
     both = layers(batch=files(str(archive), PLAYS.schema, "parquet"), speed=PLAYS)
     timed = both.event_time("at", delay="5s").group_by("track").window(window.fixed("1m"))
@@ -294,7 +296,7 @@ def test_the_batch_layer_heals_what_the_stream_got_wrong(home: Home) -> None:
         run_batch_layer(QUIET, Pipeline("visits", {"visits": visits}), home)
 
 
-def test_the_batch_layer_looks_up_what_the_stream_does(home: Home) -> None:
+def test_the_batch_layer_looks_up_what_the_stream_does(home: Locations) -> None:
     kept(home).append("plays", [play("ann", "Weir", 5), play("ann", "Eddy", 6), play("ann", "Weir", 300)], ["a"] * 3)
     run_stream(QUIET, Pipeline("charts", {"minutes": by_minute()}), home, ONCE)
     archive = home.checkpoint.with_name("archive")

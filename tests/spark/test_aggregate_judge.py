@@ -23,7 +23,7 @@ from millrace.model.duration import END_OF_TIME, SECOND, to_datetime
 from millrace.model.errors import NoValueError
 from millrace.model.query import Query
 from millrace.model.schema import is_numeric
-from millrace.panes.advance import Panes, State
+from millrace.panes.advance import Panes, PaneState
 from millrace.panes.columns import columnar
 from millrace.panes.grouping import group
 from millrace.testing import Reference
@@ -111,7 +111,7 @@ def of_engines(query: Query, kind: str, rows: list[dict[str, Any]]) -> dict[str,
         for name, engine in (("reference", Reference(query)), ("panes", PaneEngine(query))):
             panes = [pane for bundle in divided(rows, seed) for pane in engine.input(bundle)] + engine.end()
             found[f"{name}, division {seed}"] = {pane.key[0]: pane.values["answer"] for pane in panes}
-        fused, fast, state, said = Fused(query, query.stream.parent), Panes(query), State(), []  # type: ignore[attr-defined]
+        fused, fast, state, said = Fused(query, query.stream.parent), Panes(query), PaneState(), []  # type: ignore[attr-defined]
         for bundle in divided(rows, seed):
             if fused.lifts:
                 break

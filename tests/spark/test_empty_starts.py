@@ -16,7 +16,7 @@ from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.model.stream import Source, Stream
-from millrace.sources.memory import Happening, Script
+from millrace.sources.memory import Happening, MemoryScript
 from millrace.spark import batch, stream
 from millrace.spark.progress import BatchProgress
 
@@ -31,14 +31,14 @@ class Place:
     """Empty sources in a folder, and how rows come to them."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.scripts = folder, dict[str, Script]()
+        self.folder, self.scripts = folder, dict[str, MemoryScript]()
         Log(folder / "log.db").create("plays")
 
     def source(self, kind: str) -> Source:
         if kind == "log":
             return log("plays", COLUMNS)
         if kind == "memory":
-            self.scripts["rows"] = Script([], timed=False)
+            self.scripts["rows"] = MemoryScript([], timed=False)
             return memory("rows", COLUMNS)
         (self.folder / kind).mkdir()
         return files(str(self.folder / kind), COLUMNS, kind)
@@ -52,7 +52,7 @@ class Place:
             Log(self.folder / "log.db").append("plays", [text])
         elif kind == "memory":
             before = self.scripts["rows"].happenings
-            self.scripts["rows"] = Script([*before, Happening([row])], timed=False)
+            self.scripts["rows"] = MemoryScript([*before, Happening([row])], timed=False)
         else:
             if kind == "json":
                 beside.write_text(text)
@@ -62,7 +62,7 @@ class Place:
 
     def start(
         self, spark: SparkSession, asked: Query, on_batch: stream.OnBatch | None = None, **how: Any
-    ) -> stream.Run:
+    ) -> stream.StreamRun:
         return stream.start(
             spark, Pipeline("p", {"n": asked}), self.folder / "checkpoint", log=self.folder / "log.db",
             scripts=self.scripts, on_batch=on_batch, **how,
@@ -211,7 +211,7 @@ def test_a_checkpoint_that_failed_on_nothing_goes_on(kind: str, fuse: bool, spar
     assert [answer for _, said in found for answer in said] == [("a", 1)]
 
 
-def until(run: stream.Run, condition: Callable[[], object]) -> None:
+def until(run: stream.StreamRun, condition: Callable[[], object]) -> None:
     """Wait for something that a stream does."""
     deadline = time.monotonic() + 60
     while not condition():

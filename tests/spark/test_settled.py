@@ -26,14 +26,14 @@ from millrace.model.evaluate import no_value
 from millrace.model.query import Query
 from millrace.model.reference import Reference
 from millrace.model.stream import Stream
-from millrace.panes.advance import Panes, State
+from millrace.panes.advance import Panes, PaneState
 from millrace.plan.compile import stage_of
 from millrace.plan.explain import explain
 from millrace.running.replay import replay
 from millrace.running.run import run_stream
-from millrace.running.settings import Home, How
+from millrace.running.settings import Locations, StreamOptions
 from millrace.sources.bundle import Bundle
-from millrace.sources.memory import Happening, Script
+from millrace.sources.memory import Happening, MemoryScript
 from millrace.spark import batch
 from millrace.spark import session as sessions
 from millrace.spark.settled import settled
@@ -49,7 +49,7 @@ GOOD = {
 
 
 def collected(spark: SparkSession, of: Query, rows: list[dict[str, Any]], fuse: bool = True) -> Any:
-    script = {"rows": Script([Happening(rows)])}
+    script = {"rows": MemoryScript([Happening(rows)])}
     return batch.collect(spark, Pipeline("p", views={"v": of}), scripts=script, fuse=fuse)
 
 
@@ -112,7 +112,7 @@ def test_what_spark_refuses_is_refused_at_the_user_s_line(spark: SparkSession) -
 def test_where_spark_has_another_type_the_edge_is_native_and_says_why(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(resolve._KINDS, exp.Length, resolve.Kind(("this",), called.of_text("length", "BIGINT")))
+    monkeypatch.setitem(resolve._KINDS, exp.Length, resolve.OperatorKind(("this",), called.of_text("length", "BIGINT")))
     wrong = Pipeline("p", sinks=[ROWS.select("k", x="length(s)").to(to_function(print))])
     assert "native" not in explain(wrong)
     typed = settled(spark, wrong)
@@ -210,15 +210,15 @@ def test_a_view_with_a_key_that_only_spark_can_type_runs_and_is_asked(
     clicks = log("clicks", "page STRING")
     by_hash = clicks.with_columns(shard="pmod(hash(page), 4)").group_by("shard").window(window.all_time())
     pipeline = Pipeline("shop", views={"shards": by_hash.trigger(on.each()).accumulating().aggregate(n=agg.count())})
-    home = Home(tmp_path / "log.db", str(tmp_path / "views.db"), tmp_path / "shop")
+    home = Locations(tmp_path / "log.db", str(tmp_path / "views.db"), tmp_path / "shop")
     records = Log(home.log)
     records.create("clicks")
     with Producer(home.log, "clicks") as producer:
         for page in ("a", "b", "c"):
             producer.send({"page": page})
     quiet = Console(quiet=True)
-    run_stream(quiet, pipeline, home, How(until_caught_up=True))
-    replay(quiet, pipeline, home, How())
+    run_stream(quiet, pipeline, home, StreamOptions(until_caught_up=True))
+    replay(quiet, pipeline, home, StreamOptions())
     with closing(open_store(home.store)) as store:
         rows = store.query("SELECT shard, n FROM shards").rows
     assert sum(n for _, n in rows) == 3
@@ -253,7 +253,7 @@ def test_answers_and_dead_letters_do_not_depend_on_bundles(rows: list[tuple[Any,
         for first, last in pairwise(ends):
             held = Held(table.slice(first, last - first))
             dead += [(each["offset"] + first, each["reason"]) for each in reading.take(held.read(), held, {0: sent})]
-        _, tables = Panes(query).advance(State(), pa.concat_tables(sent.rows) if sent.rows else None, 2**60, 0)
+        _, tables = Panes(query).advance(PaneState(), pa.concat_tables(sent.rows) if sent.rows else None, 2**60, 0)
         panes = sorted(str(pane) for each in tables for pane in as_panes(each, query))
         said.append((panes, sorted(dead), sent.seen))
     assert said[0] == said[1]

@@ -14,7 +14,7 @@ from documents import DOCUMENTS
 from millrace import MillraceError, Pipeline, PipelineError, agg, memory, on, table, window
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
-from millrace.sources.memory import Happening, Script
+from millrace.sources.memory import Happening, MemoryScript
 from millrace.spark import batch
 from millrace.testing.check import BATCH, check_all
 from millrace.testing.spark_batch import on_reference, on_spark
@@ -81,7 +81,7 @@ def test_what_goes_by_order_of_arrival_keeps_it_within_a_partition(spark: SparkS
 def test_a_row_without_event_time_is_a_dead_letter(fuse: bool, spark: SparkSession) -> None:
     rows = [*ROWS[:3], {"k": "a", "at": None}]
     pipeline = Pipeline("p", {"n": TIMED.window(window.fixed("10s")).aggregate(n=agg.count())})
-    found = batch.collect(spark, pipeline, scripts={"events": Script([Happening(rows)])}, fuse=fuse)
+    found = batch.collect(spark, pipeline, scripts={"events": MemoryScript([Happening(rows)])}, fuse=fuse)
     assert found.answers["view n"]["n"].to_pylist() == [3]
     (letter,) = found.dead_letters.to_pylist()
     assert (letter["origin"], letter["offset"], letter["reason"]) == ("events", 3, "event time at is NULL")

@@ -36,11 +36,11 @@ from millrace import (
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.model.reference import Reference
-from millrace.sources.memory import Happening, Script
+from millrace.sources.memory import Happening, MemoryScript
 from millrace.spark import stream
 from millrace.spark.progress import BatchProgress
 from millrace.testing.check import STREAM, check_all
-from millrace.testing.stream import Case, Said, drive
+from millrace.testing.stream import Said, StreamCase, drive
 from millrace.views.store import open_store
 from strategies import all_windows, deduped_streams, drawn, latenesses, micro_batches, modes, query, streams, triggers
 from stream_run import run
@@ -78,7 +78,7 @@ def test_random_queries_say_what_the_reference_says(
     fuse: bool, many: int, rows: st.SearchStrategy[Any], spark: SparkSession
 ) -> None:
     parts = st.tuples(micro_batches(), all_windows, triggers, modes, latenesses, rows)
-    cases = [Case(query(*asked), happenings) for happenings, *asked in drawn(parts, many)]
+    cases = [StreamCase(query(*asked), happenings) for happenings, *asked in drawn(parts, many)]
     for case, found in zip(cases, drive(spark, cases, fuse), strict=True):
         assert not isinstance(found, Exception), (case, found)
         slow = Reference(case.query)
@@ -124,11 +124,11 @@ def test_rows_that_come_again_are_left_out_also_after_a_restart(spark: SparkSess
         [once.to(to_files(str(tmp_path / "out"), "json"))],
     )
     first = [row("a", 1, 1), row("a", 1, 2), row("b", 5, 3), row("z", 0, 4)]
-    script = {"events": Script([Happening(first), Happening([*first, row("b", 2, 9)])])}
+    script = {"events": MemoryScript([Happening(first), Happening([*first, row("b", 2, 9)])])}
     (before, after) = run(spark, pipeline, tmp_path, script)
     assert [batch[1]["view counts"]["n"].to_pylist() for batch in (before, after)] == [[2], [3]]
     assert (before[0].dead_letters, after[0].dead_letters) == (1, 0)
-    more = Script([*script["events"].happenings, Happening([row("b", 2, 10), row("c", 1, 11)])])
+    more = MemoryScript([*script["events"].happenings, Happening([row("b", 2, 10), row("c", 1, 11)])])
     ((_, answers),) = run(spark, pipeline, tmp_path, {"events": more})
     assert answers["view counts"]["n"].to_pylist() == [4]
     texts = [path.read_text() for path in sorted((tmp_path / "out").iterdir())]
@@ -182,7 +182,7 @@ def test_a_row_without_a_value_is_set_aside_and_the_others_go_on(spark: SparkSes
     rows = [row("a", number % 100, 1) for number in range(2_000)]
     asked = EVENTS.with_columns(x="100 / v").group_by("k").window(window.all_time()).trigger(on.each()).accumulating()
     pipeline = Pipeline("p", {"sums": asked.aggregate(n=agg.count(), total=agg.sum("x"))})
-    ((progress, answers),) = run(spark, pipeline, tmp_path, {"events": Script([Happening(rows)])})
+    ((progress, answers),) = run(spark, pipeline, tmp_path, {"events": MemoryScript([Happening(rows)])})
     assert progress.dead_letters == 20
     assert answers["view sums"]["n"].to_pylist() == [1_980]
 
@@ -197,7 +197,7 @@ def test_the_clock_fires_triggers_though_nothing_comes(spark: SparkSession, tmp_
     def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
         found.extend(answers["view n"]["n"].to_pylist())
 
-    scripts = {"events": Script([Happening([row("a", 1, 1)])], timed=False)}
+    scripts = {"events": MemoryScript([Happening([row("a", 1, 1)])], timed=False)}
     started = stream.start(
         spark, Pipeline("p", {"n": asked}), tmp_path / "checkpoint", scripts=scripts, on_batch=listen
     )
@@ -223,7 +223,7 @@ def test_many_keys_over_many_batches_and_shards(spark: SparkSession, tmp_path: P
         .retracting()
         .aggregate(n=agg.count(), total=agg.sum("v"), distinct=agg.approx_distinct("v"))
     )
-    (found,) = drive(spark, [Case(asked, happenings)])
+    (found,) = drive(spark, [StreamCase(asked, happenings)])
     assert not isinstance(found, Exception)
     slow = Reference(asked)
     for happening, got in zip(happenings, found, strict=True):
@@ -234,7 +234,7 @@ def values(found: Sequence[Said]) -> list[list[Any]]:
     return [[pane.values for pane in each.panes] for each in found]
 
 
-SCRIPT = {"events": Script([Happening([row("a", 1, 1)]), Happening([row("a", 2, 12)])])}
+SCRIPT = {"events": MemoryScript([Happening([row("a", 1, 1)]), Happening([row("a", 2, 12)])])}
 
 
 @pytest.mark.parametrize(
@@ -274,12 +274,17 @@ def test_what_may_change_goes_on(spark: SparkSession, tmp_path: Path) -> None:
         timed = EVENTS.event_time("at", delay=delay).group_by("k").window(window.fixed("10s"), lateness=f"{size}s")
         return timed.trigger(on.watermark(early=on.elements(size))).accumulating().aggregate(n=agg.count())
 
-    run(spark, Pipeline("p", {"counts": asked(5, "0s")}), tmp_path, {"events": Script([Happening([row("a", 1, 1)])])})
+    run(
+        spark,
+        Pipeline("p", {"counts": asked(5, "0s")}),
+        tmp_path,
+        {"events": MemoryScript([Happening([row("a", 1, 1)])])},
+    )
     views = {
         "counts": asked(2, "1s"),
         "all": EVENTS.window(window.all_time()).trigger(on.each()).accumulating().aggregate(n=agg.count()),
     }
-    script = Script([Happening([row("a", 1, 1)]), Happening([row("a", 2, 2)])])
+    script = MemoryScript([Happening([row("a", 1, 1)]), Happening([row("a", 2, 2)])])
     ((_, answers),) = run(spark, Pipeline("p", views), tmp_path, {"events": script})
     assert answers["view counts"]["n"].to_pylist() == [2]
     assert answers["view all"]["n"].to_pylist() == [1]
@@ -341,10 +346,10 @@ def test_cases_that_once_went_wrong(spark: SparkSession) -> None:
     both = EVENTS.join(ones, on="k").select("k", "at", y="x").join(twos, on="k").event_time("at", delay="1s")
     rows = [Happening([row("a", 1, 1), row("b", 2, 3)], SECOND), Happening([row("a", 3, 20)], 3600 * SECOND)]
     cases = [
-        Case(twice.aggregate(n=agg.count()), rows),
-        Case(idle, [*rows, Happening([row("a", 4, 21)], 3601 * SECOND), Happening((), 3700 * SECOND)]),
-        Case(both.window(window.fixed("10s")).aggregate(total=agg.sum("x + y")), rows),
-        Case(
+        StreamCase(twice.aggregate(n=agg.count()), rows),
+        StreamCase(idle, [*rows, Happening([row("a", 4, 21)], 3601 * SECOND), Happening((), 3700 * SECOND)]),
+        StreamCase(both.window(window.fixed("10s")).aggregate(total=agg.sum("x + y")), rows),
+        StreamCase(
             named.group_by("slice").window(window.fixed("10s")).aggregate(total=agg.sum("key0")),
             [
                 Happening([{"slice": "a", "key0": 5, "at": to_datetime(SECOND)}]),
@@ -445,7 +450,7 @@ def test_a_function_that_fails_fails_the_run_and_is_called_again(spark: SparkSes
     assert calls == [1, 1]
 
 
-def held_by_its_sink(spark: SparkSession, folder: Path) -> tuple[stream.Run, threading.Event, list[int]]:
+def held_by_its_sink(spark: SparkSession, folder: Path) -> tuple[stream.StreamRun, threading.Event, list[int]]:
     """A run whose first answers are held by a function until it is let go, and the batches that it was called with."""
     reached, go, calls = threading.Event(), threading.Event(), list[int]()
 
@@ -457,7 +462,7 @@ def held_by_its_sink(spark: SparkSession, folder: Path) -> tuple[stream.Run, thr
     happenings = [Happening([row("a", 1, at)]) for at in (1, 12, 25, 37)]
     pipeline = Pipeline("p", sinks=[COUNTS.to(to_function(hold))])
     run = stream.start(
-        spark, pipeline, folder / "checkpoint", scripts={"events": Script(happenings)}, guarantee="at-least-once"
+        spark, pipeline, folder / "checkpoint", scripts={"events": MemoryScript(happenings)}, guarantee="at-least-once"
     )
     assert reached.wait(60)
     return run, go, calls
@@ -496,7 +501,7 @@ def test_a_micro_batch_that_does_not_end_is_cut_off_and_run_again(spark: SparkSe
 def test_count_windows_keep_the_order_of_arrival(spark: SparkSession, tmp_path: Path) -> None:
     happenings = [Happening([row("a", number, 1) for number in range(start, start + 5)]) for start in (0, 5, 10)]
     asked = EVENTS.group_by("k").window(window.count(4)).aggregate(total=agg.sum("v"))
-    (found,) = drive(spark, [Case(asked, happenings)])
+    (found,) = drive(spark, [StreamCase(asked, happenings)])
     assert not isinstance(found, Exception)
     assert values(found) == [[{"total": 0 + 1 + 2 + 3}], [{"total": 4 + 5 + 6 + 7}], [{"total": 8 + 9 + 10 + 11}]]
 
@@ -517,7 +522,7 @@ def test_a_full_disk_stops_the_pipeline_and_loses_nothing(
     spark: SparkSession, tmp_path: Path, small_disk: Path
 ) -> None:
     rows = [row(f"a key that is quite long, number {number}", number, 1) for number in range(5_000)]
-    script = {"events": Script([Happening(rows), Happening([row("end", 1, 30)])])}
+    script = {"events": MemoryScript([Happening(rows), Happening([row("end", 1, 30)])])}
     pipeline = Pipeline("p", {"counts": COUNTS})
     with pytest.raises(MachineError, match=r"cannot write to .*counts\.db: .*full; nothing was lost: mend that"):
         run(spark, pipeline, tmp_path, script, store=small_disk / "counts.db")

@@ -25,9 +25,9 @@ from millrace.model.reference import Reference
 from millrace.plan.compile import compile
 from millrace.running.replay import replay
 from millrace.running.run import run_batch, run_stream
-from millrace.running.settings import Home, How
+from millrace.running.settings import Locations, StreamOptions
 from millrace.running.status import all_under
-from millrace.sources.memory import Happening, Script
+from millrace.sources.memory import Happening, MemoryScript
 from millrace.spark import batch
 from millrace.spark import session as sessions
 from millrace.spark.checkpoint import Checkpoint
@@ -167,7 +167,7 @@ def letters(folder: Path) -> list[dict[str, Any]]:
 def test_errors_on_a_stream_are_counted_and_the_run_goes_on(fuse: bool, spark: SparkSession, tmp_path: Path) -> None:
     steps = [[row(BIGGEST), row(13)], [row(5), row(1, k="b")], [row(-10)]]
     pipeline = Pipeline("p", {"totals": totals(), "own": folds()})
-    script = {"events": Script([Happening(rows) for rows in steps])}
+    script = {"events": MemoryScript([Happening(rows) for rows in steps])}
     batches = run(spark, pipeline, tmp_path, script, fuse=fuse)
     slow = Reference(totals())
     panes = [pane for rows in steps for pane in slow.micro_batch(rows, now=0)]
@@ -189,13 +189,13 @@ def test_errors_on_a_stream_are_counted_and_the_run_goes_on(fuse: bool, spark: S
 
 
 @pytest.fixture
-def home(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Home:
+def home(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Locations:
     monkeypatch.setattr(sessions, "start", lambda *_: spark)
     monkeypatch.setattr(sessions, "stop", lambda _: None)
-    return Home(tmp_path / "log.db", str(tmp_path / "views.db"), tmp_path / "checkpoint")
+    return Locations(tmp_path / "log.db", str(tmp_path / "views.db"), tmp_path / "checkpoint")
 
 
-ONCE = How(until_caught_up=True)
+ONCE = StreamOptions(until_caught_up=True)
 QUIET = Console(quiet=True)
 
 
@@ -207,14 +207,14 @@ def running() -> Pipeline:
     return Pipeline("shop", {"totals": asked.aggregate(total=agg.sum("v"))})
 
 
-def send(home: Home, *values: int) -> None:
+def send(home: Locations, *values: int) -> None:
     opened = Log(home.log)
     if not opened.topics():
         opened.create("events", partitions=1)
     opened.append("events", [json.dumps({"k": "a", "v": value, "at": "2026-01-01T00:00:00Z"}) for value in values])
 
 
-def viewed(home: Home) -> list[Any]:
+def viewed(home: Locations) -> list[Any]:
     store = open_store(home.store)
     try:
         return store.query("SELECT k, total FROM totals").rows
@@ -223,7 +223,7 @@ def viewed(home: Home) -> list[Any]:
 
 
 @pytest.mark.spark
-def test_a_view_holds_the_answers_that_have_a_value_and_status_counts_the_others(home: Home) -> None:
+def test_a_view_holds_the_answers_that_have_a_value_and_status_counts_the_others(home: Locations) -> None:
     send(home, BIGGEST)
     assert "error" not in run_stream(QUIET, running(), home, ONCE)
     assert viewed(home) == [("a", BIGGEST)]
@@ -238,14 +238,14 @@ def test_a_view_holds_the_answers_that_have_a_value_and_status_counts_the_others
     assert viewed(home) == [("a", BIGGEST - 5)]
 
 
-def as_format(home: Home, number: int) -> Path:
+def as_format(home: Locations, number: int) -> Path:
     file = home.checkpoint / "millrace.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "format": number}))
     return file
 
 
 @pytest.mark.spark
-def test_a_checkpoint_of_before_is_refused_and_what_it_says_to_do_works(home: Home) -> None:
+def test_a_checkpoint_of_before_is_refused_and_what_it_says_to_do_works(home: Locations) -> None:
     send(home, 1, 2)
     run_stream(QUIET, running(), home, ONCE)
     as_format(home, 2)
@@ -253,7 +253,7 @@ def test_a_checkpoint_of_before_is_refused_and_what_it_says_to_do_works(home: Ho
     with pytest.raises(ConflictError, match=r"is of format 2, .* reads format 4; .*: millrace replay$") as refused:
         run_stream(QUIET, running(), home, ONCE)
     assert "\n" not in str(refused.value)
-    assert "generation 2 of totals is now what is read" in replay(QUIET, running(), home, How())
+    assert "generation 2 of totals is now what is read" in replay(QUIET, running(), home, StreamOptions())
     assert viewed(home) == [("a", 7)]
     send(home, 8)
     run_stream(QUIET, running(), home, ONCE)
@@ -261,7 +261,7 @@ def test_a_checkpoint_of_before_is_refused_and_what_it_says_to_do_works(home: Ho
 
 
 def test_a_checkpoint_of_another_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    home = Home(tmp_path / "log.db", str(tmp_path / "views.db"), tmp_path / "checkpoint")
+    home = Locations(tmp_path / "log.db", str(tmp_path / "views.db"), tmp_path / "checkpoint")
     plan = compile(running())
     checkpoint = Checkpoint(home.checkpoint)
     opened = checkpoint.open(plan, (1, 2))
@@ -299,7 +299,7 @@ def test_rows_are_grouped_by_keys_of_every_type(spark: SparkSession, tmp_path: P
             source.group_by("k").window(window.fixed("10s")).trigger(on.each()).retracting().aggregate(n=agg.count())
         )
         rows = [{"k": value, "at": to_datetime(0)} for value in values]
-        scripts[f"s{number}"] = Script([Happening(rows), Happening(rows[::-1])])
+        scripts[f"s{number}"] = MemoryScript([Happening(rows), Happening(rows[::-1])])
     pipeline = Pipeline("p", views)
     streamed = run(spark, pipeline, tmp_path, scripts, store=tmp_path / "views.db")
     batched = batch.collect(spark, pipeline, scripts=scripts).answers

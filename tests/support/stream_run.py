@@ -10,14 +10,18 @@ from pyspark.sql import SparkSession
 
 from millrace import Pipeline
 from millrace.running.views import KeptViews
-from millrace.sources.memory import Script
+from millrace.sources.memory import MemoryScript
 from millrace.spark import stream
 from millrace.spark.progress import BatchProgress
 from millrace.views.store import open_store
 
 
 def run(
-    spark: SparkSession, pipeline: Pipeline, folder: Path, scripts: Mapping[str, Script] | None = None, **options: Any
+    spark: SparkSession,
+    pipeline: Pipeline,
+    folder: Path,
+    scripts: Mapping[str, MemoryScript] | None = None,
+    **options: Any,
 ) -> list[tuple[BatchProgress, Mapping[str, pa.Table]]]:
     """Run a pipeline until it has caught up; what it said, a micro-batch at a time. Views go to `store`, if any."""
     batches: list[tuple[BatchProgress, Mapping[str, pa.Table]]] = []

@@ -40,7 +40,7 @@ from millrace.model.schema import parse_schema
 from millrace.running.views import serving
 from millrace.views import postgresql, sqlite
 from millrace.views.shape import ViewShape, shape_of
-from millrace.views.store import ForgottenError, State, Store, open_store
+from millrace.views.store import ForgottenError, GenerationState, Store, open_store
 from postgres import Postgres
 from stores import Answer, Model, Row, answers, rows_of
 
@@ -378,7 +378,9 @@ def _live_in(store: Store, pipeline: str, shape: ViewShape, history: list[tuple[
             case "rollback" if previous is not None:
                 previous, serving = serving, previous
                 store.rollback(pipeline)
-                generation = next(each.number for each in store.generations(pipeline) if each.state is State.SERVING)
+                generation = next(
+                    each.number for each in store.generations(pipeline) if each.state is GenerationState.SERVING
+                )
         snapshots[store.version()] = dict(serving.rows)
     rows = rows_of(store.rows(shape.name).rows, len(shape.columns.names))
     assert Counter(rows) == Counter(serving.rows.values())
@@ -494,7 +496,10 @@ def test_a_replay_takes_the_place_of_what_was_served(store: Store) -> None:
     assert commit(store, 0, (1, hour("b", 1)), (1, hour("c", 1)), to=new) == 2
     assert commit(store, 1, (1, hour("d", 1))) == 3, "the old one goes on"
     assert held(store) == {"a": 1, "b": 1, "d": 1}
-    assert [(each.number, each.state) for each in store.generations("p")] == [(1, State.SERVING), (2, State.FILLING)]
+    assert [(each.number, each.state) for each in store.generations("p")] == [
+        (1, GenerationState.SERVING),
+        (2, GenerationState.FILLING),
+    ]
     assert store.swap("p", new) == 4
     assert held(store) == {"b": 1, "c": 1}
     assert sorted(changed(store, 3)) == [(4, "a", 1, -1), (4, "c", 1, 1), (4, "d", 1, -1)]
@@ -514,8 +519,8 @@ def test_only_the_previous_generation_is_kept(store: Store) -> None:
     for number in (2, 3, 4):
         assert store.begin_generation("p", [HOURS]) == number
         store.swap("p", number)
-    kept = [(each.number, each.state) for each in store.generations("p") if each.state is not State.DROPPED]
-    assert kept == [(3, State.PREVIOUS), (4, State.SERVING)]
+    kept = [(each.number, each.state) for each in store.generations("p") if each.state is not GenerationState.DROPPED]
+    assert kept == [(3, GenerationState.PREVIOUS), (4, GenerationState.SERVING)]
     with pytest.raises(NotFoundError, match="unknown view 'hourly__2'"):
         store.query("SELECT * FROM hourly__2")
     with pytest.raises(ConflictError, match="generation 2 of pipeline 'p' was dropped since"):

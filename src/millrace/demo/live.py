@@ -11,7 +11,7 @@ from rich.console import Console
 
 from millrace.demo.charts import TOPIC, VIEW, charts
 from millrace.demo.listeners import Listeners
-from millrace.demo.shown import Schedule, Shown
+from millrace.demo.shown import DemoDisplay, Schedule
 from millrace.demo.summary import Comparison, compare, summary
 from millrace.eventlog.topics import Log
 from millrace.model.errors import MachineError, PipelineError
@@ -51,7 +51,7 @@ def show(console: Console) -> bool:
         log.create(TOPIC)
         store = open_store(folder / "views.db")
         listeners = Listeners(log, TOPIC)
-        shown = Shown(console, store, schedule, lambda: listeners.now)
+        shown = DemoDisplay(console, store, schedule, lambda: listeners.now)
         spark: SparkSession | None = None
         compared: Comparison | None = None
         try:
@@ -68,7 +68,13 @@ def show(console: Console) -> bool:
 
 
 def _count(
-    spark: SparkSession, log: Log, store: Store, listeners: Listeners, shown: Shown, told: list[int], checkpoint: Path
+    spark: SparkSession,
+    log: Log,
+    store: Store,
+    listeners: Listeners,
+    shown: DemoDisplay,
+    told: list[int],
+    checkpoint: Path,
 ) -> Comparison | None:
     """Run the stream until its time is over, then compare; None if it was told to end before the first answers."""
     shown.enter("warming up", "Spark has started; its first micro-batch takes the longest")

@@ -40,7 +40,7 @@ class Schedule:
         return elapsed >= max(self.seconds - _ENDING, first + self.seconds * _SHOWN)
 
 
-class Shown:
+class DemoDisplay:
     """The figures of the demo, kept up to date and shown."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Shown:
         self._printed, self._printed_batches = -BETWEEN_LINES, 0
         self.tally = Tally()
 
-    def __enter__(self) -> "Shown":
+    def __enter__(self) -> "DemoDisplay":
         if self._console.is_terminal:
             # What is written to 1 goes to Spark's log while Spark starts; the table goes on changing.
             self._terminal = Console(file=os.fdopen(os.dup(1), "w", encoding=self._console.encoding))

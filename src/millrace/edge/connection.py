@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-PLACE = "__place"
+ROW_NUMBER = "__row_number"
 """The column of a bundle that says which of its records a row is."""
 ROW_ERRORS = (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException)
 """What a statement fails with because of a value; another error says that the statement is wrong."""

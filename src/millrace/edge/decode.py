@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.edge.connection import PLACE, Prepared
+from millrace.edge.connection import ROW_NUMBER, Prepared
 from millrace.formats.sql import quoted
 from millrace.formats.typed import OBJECT, as_written, is_doubtful, is_none, is_unsure, pointer, value_of
 from millrace.formats.written import written
@@ -33,9 +33,9 @@ _SPACE, _DOUBTFUL = (np.isin(np.arange(256), [*signs]) for signs in (b" \t\r\n",
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A record that was set aside: its place in the bundle, and why."""
+    """A record that does not fit the schema: its row in the bundle, and why."""
 
-    place: int
+    row: int
     reason: str
 
 
@@ -94,7 +94,7 @@ class JsonDecoder:
             else f"CAST(NULL AS STRING) AS {quoted(name)}"
             for name in schema.names
         ]
-        self.sure = f"(SELECT {', '.join([PLACE, *sure])} FROM {trusting})"
+        self.sure = f"(SELECT {', '.join([ROW_NUMBER, *sure])} FROM {trusting})"
         """All that look like objects, as rows of the schema; reading a value of one that does not fit fails."""
 
     def decode(self, values: pa.Array) -> tuple[pa.Table, list[Misfit]]:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.edge.connection import PLACE, Prepared
+from millrace.edge.connection import ROW_NUMBER, Prepared
 from millrace.edge.decode import MISFIT
 from millrace.edge.partials import AT, NotInSqlError, partials_of, slice_of
 from millrace.edge.staged import BAD, SIDE, Staged, Stages, may_fail
@@ -88,10 +88,10 @@ class Fused:
         self._marked: Staged | None = None
         """The rows of which some may have no value, if there may be any."""
         if not isinstance(of, Query):
-            order = f" ORDER BY {SIDE}, {PLACE}" if ordered else ""
+            order = f" ORDER BY {SIDE}, {ROW_NUMBER}" if ordered else ""
             staged = self._staged(source)
             self._marked = staged if staged.is_marked else None
-            names = [*map(quoted, of.schema.names), *([PLACE, BAD] if staged.is_marked else [])]
+            names = [*map(quoted, of.schema.names), *([ROW_NUMBER, BAD] if staged.is_marked else [])]
             self.statement = f"SELECT {', '.join(names)} FROM ({staged.sql}){order}"
             return
         try:
@@ -149,15 +149,15 @@ class Fused:
             bad = self._bad(ask) if made["slice"].null_count else ()
             return made.filter(good), bad
         good = made[BAD].is_null()
-        failed = made.filter(pc.invert(good)).select([PLACE, BAD])
-        unneeded = [BAD] if self.lifts else [BAD, PLACE]
+        failed = made.filter(pc.invert(good)).select([ROW_NUMBER, BAD])
+        unneeded = [BAD] if self.lifts else [BAD, ROW_NUMBER]
         return made.filter(good).drop_columns(unneeded), self._reasons(zip(*failed.to_pydict().values(), strict=True))
 
     def _bad(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[tuple[int, str], ...]:
         """The rows that have no value somewhere, and why."""
         if self._marked is None:
             return ()
-        found = f"SELECT DISTINCT {PLACE}, {BAD} FROM ({self._marked.sql}) WHERE {BAD} IS NOT NULL"
+        found = f"SELECT DISTINCT {ROW_NUMBER}, {BAD} FROM ({self._marked.sql}) WHERE {BAD} IS NOT NULL"
         return self._reasons(ask(found).fetchall())
 
     def _reasons(self, found: Iterable[tuple[int, int]]) -> tuple[tuple[int, str], ...]:
@@ -181,7 +181,7 @@ class Fused:
         if not rows["slice"].null_count:
             return Taken(rows, seen)
         node, above = self._stages.timed[0]
-        timeless = ask(f"SELECT {PLACE} FROM (SELECT * FROM {above.good}) WHERE {_missing(node)}").fetchall()
+        timeless = ask(f"SELECT {ROW_NUMBER} FROM (SELECT * FROM {above.good}) WHERE {_missing(node)}").fetchall()
         good = rows.filter(rows["slice"].is_valid())
         return Taken(good, seen, tuple(place for (place,) in timeless), self._bad(ask))
 
@@ -194,7 +194,7 @@ class Fused:
         asked = f"SELECT max({at}), max({_closing(node)}), count(*) FILTER ({missing}) FROM {above.good}"
         ((newest, closed, many),) = ask(asked).fetchall()
         good = f"(SELECT * FROM {above.good})"
-        timeless = ask(f"SELECT {PLACE} FROM {good} WHERE {missing}").fetchall() if many else []
+        timeless = ask(f"SELECT {ROW_NUMBER} FROM {good} WHERE {missing}").fetchall() if many else []
         times: Mapping[int, int] = {}
         if node.estimator.needs_times and newest is not None:
             counted = ask(f"SELECT {at} AS t, count(*) AS n FROM {good} WHERE {at} IS NOT NULL GROUP BY {at}")
@@ -259,8 +259,8 @@ class Fused:
         if isinstance(query.windowing, Custom):
             chosen += [f"{quoted(name)} AS {quoted(f'row_{name}')}" for name in query.stream.schema.names]
         self._marked = argued if argued.is_marked else None
-        own = [PLACE, BAD] if argued.is_marked else [PLACE]
-        return f"SELECT {', '.join([*own, *chosen])} FROM ({argued.sql}) ORDER BY {SIDE}, {PLACE}"
+        own = [ROW_NUMBER, BAD] if argued.is_marked else [ROW_NUMBER]
+        return f"SELECT {', '.join([*own, *chosen])} FROM ({argued.sql}) ORDER BY {SIDE}, {ROW_NUMBER}"
 
 
 def columns_read(of: Query | Stream) -> set[str]:
@@ -274,7 +274,7 @@ def columns_read(of: Query | Stream) -> set[str]:
 
 
 def _placed(rows: pa.Table) -> pa.Table:
-    return rows if PLACE in rows.column_names else rows.append_column(PLACE, pa.array(np.arange(len(rows))))
+    return rows if ROW_NUMBER in rows.column_names else rows.append_column(ROW_NUMBER, pa.array(np.arange(len(rows))))
 
 
 def _missing(node: EventTime) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from millrace.edge.connection import PLACE
+from millrace.edge.connection import ROW_NUMBER
 from millrace.formats.sql import CannotFuseError, quoted, to_duckdb, tried
 from millrace.model.expression import Expression
 from millrace.model.stream import (
@@ -44,7 +44,7 @@ class Staged:
     @property
     def own(self) -> list[str]:
         """The columns that are not the user's."""
-        return [PLACE, SIDE, *([BAD] if self.is_marked else [])]
+        return [ROW_NUMBER, SIDE, *([BAD] if self.is_marked else [])]
 
     @property
     def good(self) -> str:
@@ -83,7 +83,7 @@ class Stages:
         match node_of(node):
             case Source() as own:
                 columns = ", ".join(map(quoted, own.schema.names))
-                rows = f"SELECT {PLACE}, 0 AS {SIDE}, {columns} FROM {self._decoded}"
+                rows = f"SELECT {ROW_NUMBER}, 0 AS {SIDE}, {columns} FROM {self._decoded}"
                 return Staged(rows) if own == source else None
             case Union() as union:
                 return self._union(union, source)
@@ -101,7 +101,7 @@ class Stages:
         if not sides:
             return None
         is_marked = any(side.is_marked for _, side in sides)
-        names = ", ".join(map(quoted, (PLACE, *node.schema.names)))
+        names = ", ".join(map(quoted, (ROW_NUMBER, *node.schema.names)))
         parts = []
         for number, side in sides:
             bad = f", {BAD if side.is_marked else 'CAST(NULL AS INTEGER)'} AS {BAD}" if is_marked else ""
@@ -148,7 +148,7 @@ class Stages:
         risky = {name: f"__t{number}" for number, (name, each) in enumerate(columns) if may_fail(each)}
         chosen = [f"{_field(risky[name])} AS {quoted(name)}" if name in risky else
                   f"{to_duckdb(each)} AS {quoted(name)}" for name, each in columns]  # fmt: skip
-        names = [PLACE, SIDE, *more, *map(quoted, kept), *chosen]
+        names = [ROW_NUMBER, SIDE, *more, *map(quoted, kept), *chosen]
         if not risky:
             own = [BAD] if above.is_marked else []
             return Staged(f"SELECT {', '.join([*names, *own])} FROM ({above.sql})", above.is_marked)

@@ -114,7 +114,7 @@ def _json(table: Table, path: Path) -> pa.Table:
         raise PipelineError(f"{path} does not hold JSON: {error}") from None
     rows, misfits = JsonDecoder(table.schema).decode(pa.array(texts, pa.string()))
     if misfits:
-        raise PipelineError(f"{path}: row {misfits[0].place + 1}: {misfits[0].reason}")
+        raise PipelineError(f"{path}: row {misfits[0].row + 1}: {misfits[0].reason}")
     return rows if texts else _empty(table)
 
 

@@ -35,7 +35,7 @@ Pairs: TypeAlias = list[tuple[str, bytes | None]]
 
 
 @dataclass(slots=True)
-class Batch:
+class ProducerBatch:
     """Records that are appended together, in columns."""
 
     values: list[bytes | None] = field(default_factory=list)
@@ -74,8 +74,8 @@ class Producer:
         self._topic, self._id, self._session = topic, id, uuid.uuid4().hex
         self._linger, self._most = parse_duration(linger, "linger") / SECOND, batch
         self._kept = 0 if id is None else self._log.last(topic, id) or 0
-        self._open = Batch()
-        self._tried: Batch | None = None
+        self._open = ProducerBatch()
+        self._tried: ProducerBatch | None = None
         """The batch whose append failed: it is tried again as it was."""
         self._error: Exception | None = None
         self._closed = False
@@ -141,7 +141,7 @@ class Producer:
         """Append what waits; what fails stays, with the number that it was tried with."""
         while batch := self._tried or self._open:
             if self._tried is None:
-                self._tried, self._open = batch, Batch()
+                self._tried, self._open = batch, ProducerBatch()
             after = self._kept + len(batch)
             self._log.append(
                 self._topic, batch.values, batch.keys, batch.timestamps, batch.headers,

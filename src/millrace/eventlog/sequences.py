@@ -27,7 +27,7 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SequenceMark:
     """Which append this is. One of another session is another, whatever its number."""
 
     producer: str
@@ -41,7 +41,7 @@ def last(connection: sqlite3.Connection, topic: int, producer: str) -> int | Non
     return None if sequence is None else int(sequence)
 
 
-def before(connection: sqlite3.Connection, topic: int, mark: Mark) -> list[Appended] | None:
+def before(connection: sqlite3.Connection, topic: int, mark: SequenceMark) -> list[Appended] | None:
     """What the same append has added already; None if it is new. Refuses one that can be neither."""
     row = connection.execute(
         f"SELECT session, appended FROM sequences WHERE {_OF} AND sequence = ?", (topic, mark.producer, mark.sequence)
@@ -63,7 +63,9 @@ def before(connection: sqlite3.Connection, topic: int, mark: Mark) -> list[Appen
     return [Appended(*each) for each in json.loads(row[1])]
 
 
-def remember(connection: sqlite3.Connection, topic: int, mark: Mark, appended: Sequence[Appended], now: int) -> None:
+def remember(
+    connection: sqlite3.Connection, topic: int, mark: SequenceMark, appended: Sequence[Appended], now: int
+) -> None:
     """Note an append, and forget the oldest of that producer."""
     connection.execute(
         "INSERT INTO sequences VALUES (?, ?, ?, ?, ?, ?)",

@@ -29,7 +29,7 @@ from millrace.eventlog.database import Database
 from millrace.eventlog.intercept import Interceptor, intercept
 from millrace.eventlog.partition import spread
 from millrace.eventlog.records import SCHEMA, Headers, Texts, records_of
-from millrace.eventlog.sequences import Appended, Mark
+from millrace.eventlog.sequences import Appended, SequenceMark
 from millrace.eventlog.topic import Topic, age, all_topics, delete_topic, find_topic, insert_topic, update_topic
 from millrace.model.duration import SECOND, Duration
 from millrace.model.errors import MachineError, MillraceError, NotFoundError, not_found, refuse
@@ -149,7 +149,7 @@ class Log:
             ends = [end for _, end in blocks.bounds(connection, id)]
         clock = self._clock()
         records = records_of(values, keys, timestamps, headers, clock)
-        mark = None if producer is None or sequence is None else Mark(producer, sequence, session)
+        mark = None if producer is None or sequence is None else SequenceMark(producer, sequence, session)
         parts = spread(intercept(about.interceptors, records), about.partitions, ends)
         pieces = [blocks.piece_of(partition, piece) for partition, part in parts for piece in cut(part)]
         with self._database.write() as connection:

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import assert_never
 
 from millrace.model.computed import value_of
+from millrace.model.errors import NoValueError
 from millrace.model.expression import Expression
 from millrace.model.typed import COMPARISONS, Call, Case, Cast, ColumnOf, Literal, Node, flat, is_constant, is_fallible
 from millrace.model.types import INTEGERS, NUMBERS, decimal_of, is_decimal, is_float, is_integer
-from millrace.model.values import NoValueError
 
 _DIGITS = 18
 """How many digits of a decimal DuckDB keeps in 64 bits."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import PipelineError
 
-How: TypeAlias = Literal["same", "wider", "checked"]
+Fit: TypeAlias = Literal["same", "wider", "checked"]
 
 _SIGNED = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _WIDTHS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
@@ -20,7 +20,7 @@ _EXACT = {"FLOAT": 24, "DOUBLE": 53}
 """How long the whole numbers are, in bits, that a type holds, all of them."""
 
 
-def accepted(held: pa.DataType, type: str) -> How | None:
+def accepted(held: pa.DataType, type: str) -> Fit | None:
     """How a column of an Arrow type is read as an SQL type: as it is, by a cast that loses nothing, or not at all.
 
     Nanoseconds are checked: they are a TIMESTAMP as long as all of them are whole microseconds, as pandas writes them.

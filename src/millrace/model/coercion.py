@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from millrace.model.computed import value_of
-from millrace.model.errors import refuse
+from millrace.model.errors import NoValueError, refuse
 from millrace.model.schema import DIALECT
 from millrace.model.typed import Call, Cast, Literal, Node, is_constant, is_fallible
 from millrace.model.types import (
@@ -24,7 +24,7 @@ from millrace.model.types import (
     tightest,
     widest,
 )
-from millrace.model.values import NoValueError, cast_value
+from millrace.model.values import cast_value
 
 
 class UnresolvedError(Exception):

@@ -14,9 +14,10 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, assert_never
 
 from millrace.model.aggregate import sort_key
+from millrace.model.errors import NoValueError
 from millrace.model.typed import Call, Case, Cast, ColumnOf, Literal, Node
 from millrace.model.types import decimal_of, is_decimal, is_integer
-from millrace.model.values import EXACT, NoValueError, cast_value, in_range, since_1970, to_decimal, to_float
+from millrace.model.values import EXACT, cast_value, in_range, since_1970, to_decimal, to_float
 from millrace.model.window import Row
 
 

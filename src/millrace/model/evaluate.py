@@ -6,9 +6,8 @@ A row for which an expression has no value raises `RowError`; the row is then a 
 from typing import Any
 
 from millrace.model.computed import value_of
-from millrace.model.errors import refuse
+from millrace.model.errors import NoValueError, refuse
 from millrace.model.expression import Expression
-from millrace.model.values import NoValueError
 from millrace.model.window import Row
 
 

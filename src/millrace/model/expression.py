@@ -11,13 +11,12 @@ from sqlglot import exp
 
 from millrace.model.coercion import UnresolvedError
 from millrace.model.computed import value_of
-from millrace.model.errors import refuse, shown, unknown
+from millrace.model.errors import NoValueError, refuse, shown, unknown
 from millrace.model.functions import SPARK_FUNCTIONS
 from millrace.model.reading import has_plus_sign, read_expression
 from millrace.model.resolve import resolve
 from millrace.model.schema import DIALECT, UNKNOWN, Column, Schema
 from millrace.model.typed import Call, Case, Node, children, is_constant
-from millrace.model.values import NoValueError
 
 _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
     (exp.AggFunc, "aggregates over rows; put it into .aggregate(...)"),

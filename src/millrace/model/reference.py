@@ -7,7 +7,7 @@ and `clock` let event time and processing time pass. Each step returns the panes
     engine = Reference(query)
     panes = engine.input(rows) + engine.watermark(12 * SECOND)
 
-It opens with the triggers: how far one has come (`Arm`), what it looks at (`Look`), whether it is
+It opens with the triggers: how far one has come (`Arm`), what it looks at (`TriggerInput`), whether it is
 ready (`ready`) and what a firing does to it (`fire`). The windows follow, in `Reference`.
 """
 
@@ -21,7 +21,7 @@ from millrace.model.errors import NoValueError, at_place, refuse
 from millrace.model.evaluate import check_known
 from millrace.model.pane import Failure, Mode, Pane, Timing
 from millrace.model.query import Query
-from millrace.model.rows import DeadLetter, Rows, as_key, fits
+from millrace.model.rows import RowDeadLetter, RowEvaluator, as_key, fits
 from millrace.model.trigger import (
     After,
     AllOf,
@@ -55,7 +55,7 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TriggerInput:
     """What a trigger sees of its window when it is evaluated."""
 
     new: int
@@ -74,7 +74,7 @@ def armed(trigger: Trigger) -> Arm:
     return Arm(parts=tuple(map(armed, parts_of(trigger))))
 
 
-def ready(trigger: Trigger, arm: Arm, look: Look) -> bool:
+def ready(trigger: Trigger, arm: Arm, look: TriggerInput) -> bool:
     """Whether the trigger wants to fire: the table of docs/transcripts.md."""
     if arm.finished:
         return False
@@ -110,7 +110,7 @@ def ready(trigger: Trigger, arm: Arm, look: Look) -> bool:
             assert_never(never)
 
 
-def fire(trigger: Trigger, arm: Arm, look: Look) -> Arm:
+def fire(trigger: Trigger, arm: Arm, look: TriggerInput) -> Arm:
     """How far a ready trigger is after it fired."""
     match trigger:
         case Elements() | After():
@@ -161,7 +161,7 @@ def _place(arm: Arm) -> int:
     return next(place for place, state in enumerate(arm.parts) if not state.finished)
 
 
-def _again(trigger: Trigger, arm: Arm, look: Look) -> Arm:
+def _again(trigger: Trigger, arm: Arm, look: TriggerInput) -> Arm:
     """Fire a trigger that is repeated: armed anew once it is finished."""
     return _rearmed(trigger, fire(trigger, arm, look))
 
@@ -170,7 +170,7 @@ def _rearmed(trigger: Trigger, arm: Arm) -> Arm:
     return armed(trigger) if arm.finished else arm
 
 
-def _fire_ready(parts: tuple[Trigger, ...], arm: Arm, look: Look) -> tuple[Arm, ...]:
+def _fire_ready(parts: tuple[Trigger, ...], arm: Arm, look: TriggerInput) -> tuple[Arm, ...]:
     states = zip(parts, arm.parts, strict=True)
     return tuple(fire(part, state, look) if ready(part, state, look) else state for part, state in states)
 
@@ -219,7 +219,7 @@ class Reference:
         """Elements that came too late for every window, rules 2 and 7."""
         self.failed: list[Failure] = []
         """The firings that had no answer."""
-        self._rows = Rows(query.stream, tables or {}, now)
+        self._rows = RowEvaluator(query.stream, tables or {}, now)
         self._now = now
         self._watermark = self._watermark_before = BEGINNING_OF_TIME
         self._groups: dict[Key, dict[Window, Group]] = {}
@@ -273,7 +273,7 @@ class Reference:
         return self._watermark
 
     @property
-    def dead(self) -> list[DeadLetter]:
+    def dead(self) -> list[RowDeadLetter]:
         """The rows that could not be taken in."""
         return self._rows.dead
 
@@ -350,16 +350,16 @@ class Reference:
     def _expired(self, window: Window) -> bool:
         return not isinstance(self.query.windowing, CountWindow) and self._watermark > window.end + self.query.lateness
 
-    def _look(self, key: Key, group: Group) -> Look:
+    def _look(self, key: Key, group: Group) -> TriggerInput:
         first = min((element.arrival for element in group.new), default=0)
         if isinstance(self.query.windowing, CountWindow):
             # Rule 10: being full is what closes a group, and nothing can come after that.
             full = self._arrived[key] >= group.window.end * self.query.windowing.size
             over = full or self._watermark == END_OF_TIME
-            return Look(len(group.new), first, self._now, closed=over, closing=over, expired=over)
+            return TriggerInput(len(group.new), first, self._now, closed=over, closing=over, expired=over)
         closed = self._closed(group.window)
         closing = closed and self._watermark_before < group.window.end
-        return Look(len(group.new), first, self._now, closed, closing, self._expired(group.window))
+        return TriggerInput(len(group.new), first, self._now, closed, closing, self._expired(group.window))
 
     def _evaluate_all(self) -> list[Pane]:
         open_ = [(key, group) for key, groups in self._groups.items() for group in list(groups.values())]
@@ -378,7 +378,7 @@ class Reference:
             del self._groups[key][group.window]
         return panes
 
-    def _emit(self, key: Key, group: Group, look: Look, last: bool) -> list[Pane]:
+    def _emit(self, key: Key, group: Group, look: TriggerInput, last: bool) -> list[Pane]:
         """Rules 5 and 14: what a firing says."""
         held = group.new if self.query.mode is Mode.DISCARDING else group.emitted + group.new
         retracted = [said.retraction() for said in group.said] if self.query.mode is Mode.RETRACTING else []
@@ -392,7 +392,7 @@ class Reference:
         group.index, group.said = group.index + 1, [pane]
         return [*retracted, pane]
 
-    def _without_answer(self, key: Key, group: Group, look: Look) -> list[Pane]:
+    def _without_answer(self, key: Key, group: Group, look: TriggerInput) -> list[Pane]:
         """Rule 14: what takes the place of the answer before, where that is not taken back by a copy of it."""
         replaces = group.index > 0 or isinstance(self.query.windowing, Session)
         if self.query.mode is not Mode.ACCUMULATING or not replaces:
@@ -400,7 +400,7 @@ class Reference:
         nothing = dict.fromkeys(computed.name for computed in self.query.computed)
         return [Pane(key, group.window, nothing, self._timing(look), max(0, group.index - 1), diff=-1)]
 
-    def _timing(self, look: Look) -> Timing:
+    def _timing(self, look: TriggerInput) -> Timing:
         """Rule 3."""
         if not look.closed:
             return Timing.EARLY
@@ -437,7 +437,7 @@ class Reference:
                     computed.aggregate.partial(given, at)
             return Element(at, self._now, values, self._custom(at, row))
         except NoValueError as error:
-            self._rows.dead.append(DeadLetter(row, f"{error}{self.query.of_key(key)}"))
+            self._rows.dead.append(RowDeadLetter(row, f"{error}{self.query.of_key(key)}"))
             return None
 
     def _custom(self, at: int, row: Row) -> tuple[Window, ...]:

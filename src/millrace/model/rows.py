@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 from millrace.model.aggregate import sort_key
 from millrace.model.duration import BEGINNING_OF_TIME, to_instant
-from millrace.model.errors import MillraceError, at_place, refuse, shown, unknown
+from millrace.model.errors import MillraceError, NoValueError, at_place, refuse, shown, unknown
 from millrace.model.evaluate import RowError, check_known, evaluate
 from millrace.model.expression import Expression
 from millrace.model.operators import operator_of
@@ -35,20 +35,20 @@ from millrace.model.stream import (
     sources,
 )
 from millrace.model.types import is_decimal, is_float, is_integer
-from millrace.model.values import BITS, NoValueError, to_decimal, to_float
+from millrace.model.values import BITS, to_decimal, to_float
 from millrace.model.watermark import Progress, Punctuated, combine
 from millrace.model.window import Row
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class RowDeadLetter:
     """A row that could not be taken in, and why."""
 
     row: Row
     reason: str
 
 
-class Rows:
+class RowEvaluator:
     """The row-wise steps of one stream, and what they remember from bundle to bundle."""
 
     NO_VALUE = object()
@@ -56,7 +56,7 @@ class Rows:
 
     def __init__(self, stream: Stream, tables: Mapping[str, Iterable[Row]], now: int) -> None:
         """Start with no input. `tables` holds the rows of tables that are read from a file."""
-        self.dead: list[DeadLetter] = []
+        self.dead: list[RowDeadLetter] = []
         self._stream = stream
         for node, expression in _expressions(stream):
             with at_place(node.place):
@@ -88,7 +88,7 @@ class Rows:
         try:
             return evaluate(expression, row)
         except RowError as error:
-            self.dead.append(DeadLetter(row, str(error)))
+            self.dead.append(RowDeadLetter(row, str(error)))
             return self.NO_VALUE
 
     def arguments(self, row: Row, computed: Iterable[Computed]) -> tuple[tuple[Any, ...], ...] | None:
@@ -134,7 +134,7 @@ class Rows:
             wrong = [column for column in source.schema if not fits(row.get(column.name), column.type)]
             if wrong:
                 value = shown(row[wrong[0].name])
-                self.dead.append(DeadLetter(row, f"{wrong[0].name}: {value} is not {wrong[0].type}"))
+                self.dead.append(RowDeadLetter(row, f"{wrong[0].name}: {value} is not {wrong[0].type}"))
             else:
                 kept.append({column.name: _held(row.get(column.name), column.type) for column in source.schema})
         return kept
@@ -202,7 +202,7 @@ class Rows:
                 times.append(to_instant(row[node.column]))
                 timed.append(row)
             except MillraceError as error:
-                self.dead.append(DeadLetter(row, f"event time {node.column}: {error.message}"))
+                self.dead.append(RowDeadLetter(row, f"event time {node.column}: {error.message}"))
         estimator, before = self._progress[id(node)]
         bundle = estimator.see(times, closes)
         self._progress[id(node)] = estimator, estimator.observe(before, bundle, now)

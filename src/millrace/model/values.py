@@ -12,6 +12,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
 from millrace.model.duration import to_datetime
+from millrace.model.errors import NoValueError
 from millrace.model.types import decimal_of, is_decimal, is_float, is_integer
 
 BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
@@ -38,10 +39,6 @@ _TIME = re.compile(
 _ZONE = re.compile(
     r"(?:UTC|GMT)?(?P<sign>[+-])(?P<hours>[0-9]{1,2})(?::(?P<minutes>[0-9]{1,2})|(?<=[0-9]{2})(?P<both>[0-9]{2}))?"
 )
-
-
-class NoValueError(ValueError):
-    """Why there is no value: an overflow, a division by zero, a cast that fails."""
 
 
 def cast_value(value: Any, source: str, target: str) -> Any:

@@ -20,12 +20,12 @@ from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME
 from millrace.model.pane import Mode, Timing
 from millrace.model.query import Query
 from millrace.model.window import CountWindow, Custom, Session
-from millrace.panes.arms import Armed, Bools, Ints, Look, compile_trigger
-from millrace.panes.columns import Answers, Columnar, columnar
+from millrace.panes.arms import Armed, Bools, Ints, TriggerInputs, compile_trigger
+from millrace.panes.columns import ColumnAnswers, Columnar, columnar
 from millrace.panes.grouping import Grouping, group, identify, keep, lengths, offsets, pick
 from millrace.panes.hashing import hash_keys, with_number
 from millrace.panes.slices import windows_of
-from millrace.panes.store import HASH, Places, Store, stack
+from millrace.panes.store import HASH, Located, RowStore, stack
 
 _LATER = np.int64(END_OF_TIME)
 """The first arrival of a pane that holds nothing new."""
@@ -34,17 +34,17 @@ _CONTROL = ("start", "end", "new", "first", "index", "filled")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class State:
+class PaneState:
     """What a shard knows between micro-batches."""
 
-    groups: Store = field(default_factory=Store)
+    groups: RowStore = field(default_factory=RowStore)
     """A row for each open (key, window)."""
-    arrivals: Store = field(default_factory=Store)
+    arrivals: RowStore = field(default_factory=RowStore)
     """For count windows: how many elements of each key have arrived."""
     watermark: int = BEGINNING_OF_TIME
     now: int = 0
     dropped: int = 0
-    seen: Store = field(default_factory=Store)
+    seen: RowStore = field(default_factory=RowStore)
     """For a dedup: the keys that were there."""
     errors: int = 0
     """Firings that had no answer, since the start."""
@@ -58,7 +58,7 @@ class Work:
 
     rows: pa.Table
     """Keys, hash, partials and what was said; the columns below are apart, as they change."""
-    places: Places
+    places: Located
     """Where the rows that were woken stand in the state; they come after those that a bundle touched."""
     control: dict[str, Ints]
     arms: npt.NDArray[np.uint64]
@@ -80,8 +80,8 @@ class Panes:
         self.trigger: Armed = compile_trigger(query.trigger)
 
     def advance(
-        self, state: State, partials: pa.Table | None, watermark: int, now: int
-    ) -> tuple[State, list[pa.Table]]:
+        self, state: PaneState, partials: pa.Table | None, watermark: int, now: int
+    ) -> tuple[PaneState, list[pa.Table]]:
         """Take in a bundle, then let the watermark and the clock advance; neither goes back."""
         watermark, now = max(watermark, state.watermark), max(now, state.now)
         arrivals, dropped = state.arrivals, 0
@@ -107,7 +107,7 @@ class Panes:
 
     # Input: partials to groups.
 
-    def _take_in(self, state: State, partials: pa.Table) -> tuple[Store, int, list[pa.Table], Places]:
+    def _take_in(self, state: PaneState, partials: pa.Table) -> tuple[RowStore, int, list[pa.Table], Located]:
         """The groups that a bundle touches as they are now, and what of the state they replace."""
         keys = hash_keys([partials[name].chunk(0) for name in self.keys], len(partials))
         elements = partials["elements"].to_numpy()
@@ -134,7 +134,7 @@ class Panes:
 
     def _new_rows(
         self,
-        state: State,
+        state: PaneState,
         partials: pa.Table,
         keys: npt.NDArray[np.uint64],
         elements: Ints,
@@ -163,7 +163,7 @@ class Panes:
             rows = rows.append_column(name, pa.array(column))
         return rows
 
-    def _merge_windows(self, state: State, new: pa.Table) -> tuple[list[pa.Table], Places, Bools]:
+    def _merge_windows(self, state: PaneState, new: pa.Table) -> tuple[list[pa.Table], Located, Bools]:
         """Put new rows to the groups of their windows; those of finished groups are refused."""
         on = [*self.keys, "start", "end"]
         same = identify([new[name].combine_chunks() for name in on], len(new))
@@ -185,7 +185,7 @@ class Panes:
         numbers = np.cumsum(~finished) - 1
         return [self._merged(whole, group(numbers[ids], int((~finished).sum())))], places, refused
 
-    def _merge_sessions(self, state: State, new: pa.Table) -> tuple[list[pa.Table], Places, Bools]:
+    def _merge_sessions(self, state: PaneState, new: pa.Table) -> tuple[list[pa.Table], Located, Bools]:
         """Put together the sessions of each key that overlap: rules 4, 9 and 13."""
         keys = identify([new[name].combine_chunks() for name in self.keys], len(new))
         if not len(new):
@@ -238,8 +238,8 @@ class Panes:
         return pa.table(columns)
 
     def _ordinals(
-        self, arrivals: Store, partials: pa.Table, hashes: npt.NDArray[np.uint64], elements: Ints
-    ) -> tuple[Store, npt.NDArray[np.intp], Ints, Ints]:
+        self, arrivals: RowStore, partials: pa.Table, hashes: npt.NDArray[np.uint64], elements: Ints
+    ) -> tuple[RowStore, npt.NDArray[np.intp], Ints, Ints]:
         """Rule 10: the group of each element, by how many of its key came before it."""
         assert isinstance(self.query.windowing, CountWindow)
         same = identify([partials[name].chunk(0) for name in self.keys], len(partials))
@@ -257,7 +257,7 @@ class Panes:
 
     # Time: which groups to look at, and what they say.
 
-    def _waking(self, state: State, taken: Places, watermark: int) -> Places:
+    def _waking(self, state: PaneState, taken: Located, watermark: int) -> Located:
         """The groups that the passing of time may do something to, but those that were taken."""
         masks = []
         for number, segment in enumerate(state.groups.segments):
@@ -273,7 +273,7 @@ class Panes:
             masks.append(awake)
         return state.groups.where(masks)
 
-    def _work(self, touched: list[pa.Table], woken: list[pa.Table], waking: Places) -> Work | None:
+    def _work(self, touched: list[pa.Table], woken: list[pa.Table], waking: Located) -> Work | None:
         if not touched and not woken:
             return None
         rows = stack([*touched, *woken])
@@ -299,14 +299,14 @@ class Panes:
                 self._emit(work, left, look, expired, panes)
             work.gone |= expired
 
-    def _look(self, work: Work, before: int, watermark: int, clock: int) -> Look:
+    def _look(self, work: Work, before: int, watermark: int, clock: int) -> TriggerInputs:
         control = work.control
         if isinstance(self.query.windowing, CountWindow):
             over = (control["filled"] >= self.query.windowing.size) | (watermark == END_OF_TIME)
-            return Look(control["new"], control["first"], clock, over, over, over)
+            return TriggerInputs(control["new"], control["first"], clock, over, over, over)
         end = control["end"]
         closed = end <= watermark
-        return Look(
+        return TriggerInputs(
             control["new"],
             control["first"],
             clock,
@@ -315,7 +315,9 @@ class Panes:
             end < watermark - self.query.lateness,
         )
 
-    def _emit(self, work: Work, fired: npt.NDArray[np.intp], look: Look, last: Bools, panes: list[pa.Table]) -> None:
+    def _emit(
+        self, work: Work, fired: npt.NDArray[np.intp], look: TriggerInputs, last: Bools, panes: list[pa.Table]
+    ) -> None:
         """Rules 5 and 14: what firings say, and what they take back."""
         control = work.control
         answers = [
@@ -350,7 +352,7 @@ class Panes:
         if self.query.mode is Mode.DISCARDING:
             self._clear(work, fired)
 
-    def _note_failed(self, work: Work, keys: pa.Table, said: pa.StructArray, answers: Sequence[Answers]) -> Bools:
+    def _note_failed(self, work: Work, keys: pa.Table, said: pa.StructArray, answers: Sequence[ColumnAnswers]) -> Bools:
         """Note which firings have no answer, and why; which have."""
         reasons: dict[int, str] = {}
         for computed, each in zip(reversed(self.query.computed), reversed(answers), strict=True):
@@ -416,7 +418,7 @@ class Panes:
             columns[name] = fields[name]
         return pa.table(columns)
 
-    def _kept(self, groups: Store, work: Work | None, taken: Places) -> Store:
+    def _kept(self, groups: RowStore, work: Work | None, taken: Located) -> RowStore:
         """The state with what became of the rows that were looked at."""
         if work is None:
             return groups.put(taken)
@@ -429,11 +431,11 @@ class Panes:
         return groups.put(_joined([taken, work.places.take(woken)]), keep(rows, stays))
 
 
-_NOWHERE = Places(np.zeros(0, np.intp), np.zeros(0, np.intp))
+_NOWHERE = Located(np.zeros(0, np.intp), np.zeros(0, np.intp))
 
 
-def _joined(places: Sequence[Places]) -> Places:
-    return Places(np.concatenate([p.segment for p in places]), np.concatenate([p.row for p in places]))
+def _joined(places: Sequence[Located]) -> Located:
+    return Located(np.concatenate([p.segment for p in places]), np.concatenate([p.row for p in places]))
 
 
 def _listed(partials: pa.Table) -> tuple[npt.NDArray[np.intp], Ints, Ints]:

@@ -36,7 +36,7 @@ _NONE = np.uint64(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TriggerInputs:
     """What triggers see of their windows, a row a window; `model.reference.Look` says what each is."""
 
     new: Ints
@@ -82,11 +82,11 @@ class Armed:
         finished: Bools = (arms & self.finished) != _NONE
         return finished
 
-    def ready(self, arms: Arms, look: Look) -> Bools:
+    def ready(self, arms: Arms, look: TriggerInputs) -> Bools:
         """In which windows it wants to fire."""
         return self._ready(arms, look) & ~self.is_finished(arms)
 
-    def fire(self, arms: Arms, look: Look, where: Bools) -> Arms:
+    def fire(self, arms: Arms, look: TriggerInputs, where: Bools) -> Arms:
         """The arms after it fired in the windows `where`, in each of which it was ready."""
         if not where.any():
             return arms
@@ -128,7 +128,7 @@ class Armed:
             case never:
                 assert_never(never)
 
-    def _ready(self, arms: Arms, look: Look) -> Bools:
+    def _ready(self, arms: Arms, look: TriggerInputs) -> Bools:
         parts = self.parts
         match self.trigger:
             case Elements(count):
@@ -166,7 +166,7 @@ class Armed:
         going = ~np.stack([part.is_finished(arms) for part in self.parts])
         return np.where(going.any(axis=0), going.argmax(axis=0), len(self.parts))
 
-    def _again(self, arms: Arms, look: Look, where: Bools) -> Arms:
+    def _again(self, arms: Arms, look: TriggerInputs, where: Bools) -> Arms:
         """Fire, and arm anew where that finished it."""
         return self._rearmed(self.fire(arms, look, where), where)
 

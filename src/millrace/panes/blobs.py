@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.model.errors import ConflictError, CorruptError
-from millrace.panes.advance import State
-from millrace.panes.store import Segment, Store, segment_of
+from millrace.panes.advance import PaneState
+from millrace.panes.store import RowStore, Segment, segment_of
 
 FORMAT = 2
 STATE = "state"
@@ -24,10 +24,10 @@ _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kept:
+class StoredState:
     """A state as it was written, and which writing each of its blobs is from."""
 
-    state: State
+    state: PaneState
     writings: Mapping[str, str]
 
 
@@ -39,7 +39,7 @@ class Changes:
     remove: tuple[str, ...]
 
 
-def write(before: Kept | None, after: State, writing: str) -> tuple[Kept, Changes]:
+def write(before: StoredState | None, after: PaneState, writing: str) -> tuple[StoredState, Changes]:
     """What makes the blobs of one state those of a later one; of nothing, if there is none before."""
     old = {} if before is None else dict(_segments(before.state))
     new = dict(_segments(after))
@@ -54,10 +54,10 @@ def write(before: Kept | None, after: State, writing: str) -> tuple[Kept, Change
     writings = {} if before is None else {name: was for name, was in before.writings.items() if name not in gone}
     writings |= dict.fromkeys((*put, STATE), writing)
     put[STATE] = _header(after, writings)
-    return Kept(after, writings), Changes(put, gone)
+    return StoredState(after, writings), Changes(put, gone)
 
 
-def read(fetch: Callable[[str], bytes | None], known: Kept | None = None) -> Kept | None:
+def read(fetch: Callable[[str], bytes | None], known: StoredState | None = None) -> StoredState | None:
     """The state that was written, if there is one; of what is known, what is still the same is not fetched."""
     written = fetch(STATE)
     if written is None:
@@ -87,11 +87,11 @@ def read(fetch: Callable[[str], bytes | None], known: Kept | None = None) -> Kep
     stores = {}
     for kind in _STORES:
         numbers, following = header.get(kind, ((), 0))
-        stores[kind] = Store(tuple(segment(f"{kind}/{number}", number) for number in numbers), following)
-    state = State(
+        stores[kind] = RowStore(tuple(segment(f"{kind}/{number}", number) for number in numbers), following)
+    state = PaneState(
         watermark=header["watermark"], now=header["now"], dropped=header["dropped"], errors=header["errors"], **stores
     )
-    return Kept(state, writings)
+    return StoredState(state, writings)
 
 
 def to_bytes(table: pa.Table) -> bytes:
@@ -108,11 +108,11 @@ def from_bytes(written: bytes) -> pa.Table:
     return pa.ipc.open_stream(written).read_all().combine_chunks()
 
 
-def _segments(state: State) -> list[tuple[str, Segment]]:
+def _segments(state: PaneState) -> list[tuple[str, Segment]]:
     return [(f"{kind}/{segment.number}", segment) for kind in _STORES for segment in getattr(state, kind).segments]
 
 
-def _header(state: State, writings: Mapping[str, str]) -> bytes:
+def _header(state: PaneState, writings: Mapping[str, str]) -> bytes:
     header: dict[str, object] = {
         "format": FORMAT,
         "writings": writings,
@@ -122,7 +122,7 @@ def _header(state: State, writings: Mapping[str, str]) -> bytes:
         "errors": state.errors,
     }
     for kind in _STORES:
-        store: Store = getattr(state, kind)
+        store: RowStore = getattr(state, kind)
         header[kind] = [[segment.number for segment in store.segments], store.next_number]
     return json.dumps(header).encode()
 

@@ -53,7 +53,7 @@ _MISFITS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answers:
+class ColumnAnswers:
     """The answers of groups; NULL where there is none, and why."""
 
     values: pa.Array
@@ -83,7 +83,7 @@ class Columnar(ABC):
         """The partials of each group as one."""
 
     @abstractmethod
-    def answers(self, columns: Columns) -> Answers:
+    def answers(self, columns: Columns) -> ColumnAnswers:
         """The answers, and which groups have none."""
 
     def result(self, columns: Columns) -> pa.Array:
@@ -115,8 +115,8 @@ class Counted(Numbers):
     def merge(self, columns: Columns, rows: Grouping) -> Columns:
         return [pa.array(rows.sum(columns[0].to_numpy()))]
 
-    def answers(self, columns: Columns) -> Answers:
-        return Answers(columns[0])
+    def answers(self, columns: Columns) -> ColumnAnswers:
+        return ColumnAnswers(columns[0])
 
 
 class Summed(Numbers):
@@ -144,30 +144,30 @@ class Summed(Numbers):
         with np.errstate(over="ignore", invalid="ignore"):
             return pa.array(rows.sum(column.to_numpy()))
 
-    def answers(self, columns: Columns) -> Answers:
+    def answers(self, columns: Columns) -> ColumnAnswers:
         total, counts = columns[0], columns[1].to_numpy()
         if types.is_decimal256(total.type):
             answers = self._decimals(total, counts)
         elif isinstance(self.aggregate, Mean):
             divisors = np.maximum(counts, 1)
             whole = types.is_decimal128(total.type)
-            answers = Answers(pa.array(wide.quotients(total, divisors) if whole else total.to_numpy() / divisors))
+            answers = ColumnAnswers(pa.array(wide.quotients(total, divisors) if whole else total.to_numpy() / divisors))
         elif types.is_decimal128(total.type):
             answers = self._whole(total)
         else:
-            answers = Answers(total)
-        return Answers(_null_where(answers.values, counts == 0), answers.failed)
+            answers = ColumnAnswers(total)
+        return ColumnAnswers(_null_where(answers.values, counts == 0), answers.failed)
 
-    def _whole(self, total: pa.Array) -> Answers:
+    def _whole(self, total: pa.Array) -> ColumnAnswers:
         values, fits = wide.narrowed(total)
         if fits.all():
-            return Answers(pa.array(values))
+            return ColumnAnswers(pa.array(values))
         rows = np.flatnonzero(~fits)
         too_large = zip(rows.tolist(), wide.whole(total, rows), strict=True)
         failed = {row: str(self._model.too_large(number)) for row, number in too_large}
-        return Answers(_null_where(pa.array(values), ~fits), failed)
+        return ColumnAnswers(_null_where(pa.array(values), ~fits), failed)
 
-    def _decimals(self, total: pa.Array, counts: Ints) -> Answers:
+    def _decimals(self, total: pa.Array, counts: Ints) -> ColumnAnswers:
         """Rounded half away from zero, in 64 bits where that is enough."""
         is_mean = isinstance(self.aggregate, Mean)
         before = total.type.scale
@@ -182,7 +182,7 @@ class Summed(Numbers):
         quotient += 2 * rest >= divisors
         answers = np.where(values < 0, -quotient, quotient)
         if fits.all():
-            return Answers(wide.widened(answers, kind))
+            return ColumnAnswers(wide.widened(answers, kind))
         whole, failed = answers.tolist(), {}
         rows = np.flatnonzero(~fits)
         for row, number in zip(rows.tolist(), wide.whole(total, rows), strict=True):
@@ -194,7 +194,7 @@ class Summed(Numbers):
                 whole[row] = 0
         empty = np.zeros(len(whole), np.bool_)
         empty[list(failed)] = True
-        return Answers(_null_where(wide.from_whole(whole, kind), empty), failed)
+        return ColumnAnswers(_null_where(wide.from_whole(whole, kind), empty), failed)
 
     @property
     def _model(self) -> Sum:
@@ -234,11 +234,11 @@ class Spread(Numbers):
         mean: Floats = np.where(wild, np.nan, np.where(total > 0, np.clip(added, least, greatest), 0.0))
         return mean
 
-    def answers(self, columns: Columns) -> Answers:
+    def answers(self, columns: Columns) -> ColumnAnswers:
         counts, squares = columns[0].to_numpy(), columns[2].to_numpy()
         variance = squares / np.maximum(counts - 1, 1)
         answer = np.sqrt(variance) if isinstance(self.aggregate, StdDev) else variance
-        return Answers(_null_where(pa.array(answer), counts < 2))
+        return ColumnAnswers(_null_where(pa.array(answer), counts < 2))
 
 
 class Extreme(Columnar):
@@ -251,8 +251,8 @@ class Extreme(Columnar):
         chosen = rows.greatest(columns[0]) if isinstance(self.aggregate, Max) else rows.least(columns[0])
         return [columns[0].take(pa.array(chosen))]
 
-    def answers(self, columns: Columns) -> Answers:
-        return Answers(columns[0])
+    def answers(self, columns: Columns) -> ColumnAnswers:
+        return ColumnAnswers(columns[0])
 
 
 class Timed(Columnar):
@@ -265,8 +265,8 @@ class Timed(Columnar):
         chosen = rows.greatest(*columns) if isinstance(self.aggregate, Last) else rows.least(*columns)
         return [column.take(pa.array(chosen)) for column in columns]
 
-    def answers(self, columns: Columns) -> Answers:
-        return Answers(columns[1])
+    def answers(self, columns: Columns) -> ColumnAnswers:
+        return ColumnAnswers(columns[1])
 
 
 class Listed(Columnar):
@@ -281,8 +281,8 @@ class Listed(Columnar):
     def merge(self, columns: Columns, rows: Grouping) -> Columns:
         return [rows.lists(columns[0])]
 
-    def answers(self, columns: Columns) -> Answers:
-        return Answers(_sorted_lists(columns[0], distinct=isinstance(self.aggregate, CollectSet)))
+    def answers(self, columns: Columns) -> ColumnAnswers:
+        return ColumnAnswers(_sorted_lists(columns[0], distinct=isinstance(self.aggregate, CollectSet)))
 
 
 class Topped(Columnar):
@@ -308,9 +308,9 @@ class Topped(Columnar):
         ends = offsets(np.minimum(held, self.aggregate.k))
         return [pa.ListArray.from_arrays(ends, column.flatten().take(pa.array(kept))) for column in (values, ranks)]
 
-    def answers(self, columns: Columns) -> Answers:
+    def answers(self, columns: Columns) -> ColumnAnswers:
         values = columns[0]
-        return Answers(pa.ListArray.from_arrays(offsets(lengths(values)), values.flatten()))
+        return ColumnAnswers(pa.ListArray.from_arrays(offsets(lengths(values)), values.flatten()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +352,7 @@ class Opaque(Columnar):
         except NoValueError as error:
             return Unmerged(str(error))
 
-    def answers(self, columns: Columns) -> Answers:
+    def answers(self, columns: Columns) -> ColumnAnswers:
         answers: list[Any] = []
         failed: dict[int, str] = {}
         for row, partial in enumerate(self._read(columns[0])):
@@ -365,11 +365,11 @@ class Opaque(Columnar):
                 answers.append(None)
         return self._typed(answers, failed)
 
-    def _typed(self, answers: list[Any], failed: dict[int, str]) -> Answers:
+    def _typed(self, answers: list[Any], failed: dict[int, str]) -> ColumnAnswers:
         """Answers as a column; those of a fold that are not of its type are none."""
         kind = arrow_type(self.aggregate.type) if isinstance(self.aggregate, Fold) else None
         try:
-            return Answers(pa.array(answers, kind), failed)
+            return ColumnAnswers(pa.array(answers, kind), failed)
         except _MISFITS:
             if kind is None:
                 raise
@@ -379,7 +379,7 @@ class Opaque(Columnar):
             except _MISFITS:
                 answers[row] = None
                 failed[row] = f"{self.aggregate}: {answer!r:.60} is not {self.aggregate.result_type(())}"
-        return Answers(pa.array(answers, kind), failed)
+        return ColumnAnswers(pa.array(answers, kind), failed)
 
     def _kept(self, partials: list[Any]) -> Columns:
         if isinstance(self.aggregate, Fold):

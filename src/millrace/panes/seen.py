@@ -11,14 +11,14 @@ import pyarrow.types as types
 from millrace.panes.arms import Ints
 from millrace.panes.grouping import identify
 from millrace.panes.hashing import hash_keys
-from millrace.panes.store import HASH, Places, Store
+from millrace.panes.store import HASH, Located, RowStore
 
 _AT = "at"
 
 
 def first_seen(
-    seen: Store, keys: Sequence[pa.Array], at: Ints, within: int | None, watermark: int
-) -> tuple[Store, npt.NDArray[np.intp]]:
+    seen: RowStore, keys: Sequence[pa.Array], at: Ints, within: int | None, watermark: int
+) -> tuple[RowStore, npt.NDArray[np.intp]]:
     """What is seen after a bundle, and the rows of it that were the first with their key, in order.
 
     `at` is the event time of each row, by which its key is forgotten: when the watermark is more than `within` past it.
@@ -37,7 +37,7 @@ def first_seen(
     known, _ = seen.find(chosen, names)
     new = np.setdiff1d(np.arange(len(firsts)), known)
     added = chosen.take(pa.array(new)).append_column(_AT, pa.array(at[firsts[new]]))
-    nothing = Places(np.zeros(0, np.intp), np.zeros(0, np.intp))
+    nothing = Located(np.zeros(0, np.intp), np.zeros(0, np.intp))
     return (seen.put(nothing, added) if len(new) else seen), firsts[new]
 
 

@@ -43,7 +43,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class Located:
     """Rows of a store: a segment and a row in it, for each."""
 
     segment: npt.NDArray[np.intp]
@@ -52,13 +52,13 @@ class Places:
     def __len__(self) -> int:
         return len(self.row)
 
-    def take(self, rows: npt.NDArray[np.intp]) -> "Places":
+    def take(self, rows: npt.NDArray[np.intp]) -> "Located":
         """Some of them."""
-        return Places(self.segment[rows], self.row[rows])
+        return Located(self.segment[rows], self.row[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Store:
+class RowStore:
     """Segments, largest first."""
 
     segments: tuple[Segment, ...] = ()
@@ -67,7 +67,7 @@ class Store:
     def __len__(self) -> int:
         return sum(int(segment.live.sum()) for segment in self.segments)
 
-    def find(self, wanted: pa.Table, on: Sequence[str]) -> tuple[npt.NDArray[np.intp], Places]:
+    def find(self, wanted: pa.Table, on: Sequence[str]) -> tuple[npt.NDArray[np.intp], Located]:
         """The live rows that agree with wanted rows in the columns `on`: which wanted row, and where."""
         # Hashes in order are found next to each other, in memory that was just read.
         _, sought = sort_by(wanted[HASH].to_numpy())
@@ -87,16 +87,16 @@ class Store:
             found.append(asked[same])
             places.append(row[same])
             numbers.append(np.full(int(same.sum()), number, np.intp))
-        return np.concatenate(found), Places(np.concatenate(numbers), np.concatenate(places))
+        return np.concatenate(found), Located(np.concatenate(numbers), np.concatenate(places))
 
-    def where(self, wanted: Sequence[Bools]) -> Places:
+    def where(self, wanted: Sequence[Bools]) -> Located:
         """The live rows for which a mask a segment holds."""
         rows = [np.flatnonzero(mask & segment.live) for mask, segment in zip(wanted, self.segments, strict=True)]
         numbers = [np.full(len(found), number, np.intp) for number, found in enumerate(rows)]
         nothing = np.zeros(0, np.intp)
-        return Places(np.concatenate([nothing, *numbers]), np.concatenate([nothing, *rows]))
+        return Located(np.concatenate([nothing, *numbers]), np.concatenate([nothing, *rows]))
 
-    def take(self, places: Places) -> list[pa.Table]:
+    def take(self, places: Located) -> list[pa.Table]:
         """The rows at these places, in order; in no tables if there are none."""
         if not len(places):
             return []
@@ -109,7 +109,7 @@ class Store:
         back = np.argsort(np.argsort(places.segment, kind="stable"), kind="stable")
         return [found.take(pa.array(back))]
 
-    def put(self, gone: Places, added: pa.Table | None = None) -> "Store":
+    def put(self, gone: Located, added: pa.Table | None = None) -> "RowStore":
         """The store without some rows and with others."""
         segments = []
         for number, segment in enumerate(self.segments):
@@ -135,7 +135,7 @@ def segment_of(number: int, rows: pa.Table, live: Bools | None = None) -> Segmen
     return Segment(number, rows, hashes, order, np.ones(len(rows), np.bool_) if live is None else live)
 
 
-def _compacted(segments: list[Segment], number: int) -> Store:
+def _compacted(segments: list[Segment], number: int) -> RowStore:
     """Put the last two together while the last is not much smaller; so each is half of the one before."""
     kept: list[Segment] = []
     for segment in segments:
@@ -149,7 +149,7 @@ def _compacted(segments: list[Segment], number: int) -> Store:
         last, before = kept.pop(), kept.pop()
         kept.append(segment_of(number, stack([_living(before), _living(last)])))
         number += 1
-    return Store(tuple(kept), number)
+    return RowStore(tuple(kept), number)
 
 
 def _living(segment: Segment) -> pa.Table:

@@ -9,11 +9,20 @@ import ast
 import functools
 import hashlib
 import inspect
+import site
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
+_LIBRARIES = tuple(
+    Path(path)
+    for path in {*(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+                 *site.getsitepackages(), site.getusersitepackages()}
+)  # fmt: skip
+"""Where installed modules are; what lies elsewhere is the user's."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
@@ -34,21 +43,25 @@ def _lines(value: Any, seen: set[int]) -> Iterator[str]:
             yield from _lines(part, seen)
     elif inspect.ismethod(value):
         yield from _lines(value.__func__, seen)
-        yield from _state(value.__self__, seen)
+        yield from _lines(value.__self__, seen)
     elif isinstance(value, FunctionType):
         yield _syntax(value) or _bytecode(value.__code__)
         for default in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
             yield from _state(default, seen)
         yield from _referred(value, seen)
-    elif isinstance(value, type):
-        yield f"class {value.__module__}.{value.__qualname__}"
+    elif isinstance(value, type) and _is_theirs(value):
+        yield f"class {value.__qualname__}"
+        for base in value.__bases__:
+            yield from _state(base, seen)
         for name, member in sorted(vars(value).items()):
             if isinstance(member, FunctionType | staticmethod | classmethod | property):
                 yield name
                 yield from _lines(_function_of(member), seen)
-    elif callable(value) and not isinstance(value, type) and _is_theirs(type(value)):
+            elif not name.startswith("__") and isinstance(member, _PLAIN):
+                yield f"{name} {member!r}"
+    elif _is_theirs(type(value)):
         yield from _lines(type(value), seen)
-        yield from _state(value, seen)
+        yield from _state(getattr(value, "__dict__", None), seen)
     else:
         yield f"{type(value).__name__} {getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
 
@@ -86,7 +99,9 @@ def _is_theirs(value: Any) -> bool:
     """Whether a function or a class is the user's own, not a library's."""
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     file = getattr(module, "__file__", None)
-    return module is None or file is None or ("site-packages" not in file and not file.startswith(sys.base_prefix))
+    if file is None:
+        return module is None or module.__name__ == "__main__"
+    return not any(Path(file).is_relative_to(library) for library in _LIBRARIES)
 
 
 def _function_of(member: Any) -> Any:

@@ -11,7 +11,7 @@ from millrace.model.pipeline import FileSink, Pipeline, Sink, TableSink
 from millrace.model.query import Query
 from millrace.model.stream import Source, Stream, sources
 from millrace.plan.dedup import DedupSplit, split_at_dedup
-from millrace.plan.plan import Edge, FusedEdge, Input, NativeEdge, Output, OutputKind, Plan, Stage
+from millrace.plan.plan import Edge, FusedEdge, NativeEdge, OutputKind, Plan, PlannedOutput, PlannedSource, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class PlanSettings:
 
 def compile(pipeline: Pipeline, settings: PlanSettings = PlanSettings()) -> Plan:  # noqa: B008
     """Decide what runs. Refuses two outputs that cannot be told apart. Starts nothing and reads no data."""
-    outputs: list[Output] = []
+    outputs: list[PlannedOutput] = []
     stages: list[Stage] = []
     for output, of, place in _outputs(pipeline):
         if any(output.id == other.id or _is_same_target(output.sink, other.sink) for other in outputs):
             raise refuse(f"two outputs go to {output.sink}; send each to a place of its own", place)
         outputs.append(output)
         stages.append(stage_of(output.stage, of, settings.fuse))
-    inputs = tuple(Input(source_id(source), source) for source in pipeline.sources)
+    inputs = tuple(PlannedSource(source_id(source), source) for source in pipeline.sources)
     return Plan(pipeline.name, inputs, tuple(stages), tuple(outputs), settings.shards)
 
 
@@ -67,12 +67,12 @@ def stage_of(id: str, of: Query | Stream, fuse: bool = True) -> Stage:
     return Stage(id, stream, query, edges, dedup)
 
 
-def _outputs(pipeline: Pipeline) -> Iterator[tuple[Output, Query | Stream, Place]]:
+def _outputs(pipeline: Pipeline) -> Iterator[tuple[PlannedOutput, Query | Stream, Place]]:
     for name, query in pipeline.views.items():
-        yield Output(view_id(name), OutputKind.VIEW, name, view_id(name)), query, query.place
+        yield PlannedOutput(view_id(name), OutputKind.VIEW, name, view_id(name)), query, query.place
     for each in pipeline.sinks:
         id = sink_id(each.sink)
-        yield Output(id, OutputKind.SINK, str(each.sink), id, each.sink), each.of, each.place
+        yield PlannedOutput(id, OutputKind.SINK, str(each.sink), id, each.sink), each.of, each.place
 
 
 def _edge(of: Query | Stream, source: Source, dedup: DedupSplit | None) -> Edge:

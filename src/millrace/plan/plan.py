@@ -34,7 +34,7 @@ Edge: TypeAlias = FusedEdge | NativeEdge
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class PlannedSource:
     """A source of the plan."""
 
     id: str
@@ -88,7 +88,7 @@ class OutputKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class PlannedOutput:
     """A view or a sink, and the stage that feeds it."""
 
     id: str
@@ -103,10 +103,10 @@ class Plan:
     """A compiled pipeline."""
 
     pipeline: str
-    sources: tuple[Input, ...]
+    sources: tuple[PlannedSource, ...]
     stages: tuple[Stage, ...]
     """In an order in which each comes after the stages it reads."""
-    outputs: tuple[Output, ...]
+    outputs: tuple[PlannedOutput, ...]
     shards: int
 
     @property
@@ -123,7 +123,7 @@ class Plan:
         """The source of an id."""
         return next(each.source for each in self.sources if each.id == id)
 
-    def output(self, id: str) -> Output:
+    def output(self, id: str) -> PlannedOutput:
         """The output of an id."""
         return next(each for each in self.outputs if each.id == id)
 

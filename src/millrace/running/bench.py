@@ -12,7 +12,7 @@ from millrace.model.inputs import log as topic
 from millrace.model.pipeline import Pipeline
 from millrace.running.lease import Lease
 from millrace.running.run import follow
-from millrace.running.settings import Home, How
+from millrace.running.settings import Locations, StreamOptions
 from millrace.running.views import KeptViews
 from millrace.sources.collect import chunks
 from millrace.spark.progress import BatchProgress
@@ -43,10 +43,12 @@ def measure(rows: int, store: str | None, master: str) -> Iterator[str]:
             batches.append(progress)
 
         pipeline = Pipeline("bench", {"views_by_campaign": yahoo.query(topic("events", yahoo.SCHEMA))})
-        home = Home(log.path, store or str(folder / "views.db"), folder / "checkpoint", master)
+        home = Locations(log.path, store or str(folder / "views.db"), folder / "checkpoint", master)
         views = KeptViews(open_store(home.store), pipeline)
         with Lease(pipeline.name, master) as lease:
-            follow(pipeline, home, home.checkpoint, views, How(until_caught_up=True, latency="2s"), lease, listen)
+            follow(
+                pipeline, home, home.checkpoint, views, StreamOptions(until_caught_up=True, latency="2s"), lease, listen
+            )
         warm = [each for each in batches[1:] if each.rows] or batches
         taken, seconds = sum(each.rows for each in warm), sum(each.seconds for each in warm)
         yield f"pipeline: {taken / seconds:,.0f} events/s in {len(warm)} micro-batches after the first"

@@ -24,7 +24,7 @@ _END = 20.0
 _LOGGER = logging.getLogger("millrace")
 
 
-class Work(Protocol):
+class RunningWork(Protocol):
     """The work of a run, on Spark."""
 
     def finish(self) -> str:
@@ -55,7 +55,7 @@ class Run:
         self._outcome: str | None = None
         self._error: BaseException | None = None
         self._ended = threading.Event()
-        self._work: Work
+        self._work: RunningWork
         self._displays: list[LiveDisplay] = []
 
     @property
@@ -142,7 +142,7 @@ class Run:
         self._displays.append(display)
         self._show(last=self._ended.is_set())
 
-    def begin(self, work: Work, held: AbstractContextManager[Any]) -> None:
+    def begin(self, work: RunningWork, held: AbstractContextManager[Any]) -> None:
         """Follow the work in a thread until it ends, then leave `held`: the store and the Spark session.
 
         This method, `on_batch` and `on_tasks` are for `millrace.running.start`, not for users.

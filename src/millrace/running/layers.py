@@ -34,7 +34,7 @@ from millrace.model.window import Calendar, Fixed, Sliding, all_time
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
 from millrace.running.run import typed, unless_told
-from millrace.running.settings import Home
+from millrace.running.settings import Locations
 from millrace.running.views import KeptViews, lookups, read_boundary, serving
 from millrace.views.store import Store, open_store
 
@@ -43,7 +43,7 @@ _STEP = 500_000
 _NEWEST = "millrace_newest_"
 
 
-def run_batch_layer(console: Console, pipeline: Pipeline, home: Home) -> str:
+def run_batch_layer(console: Console, pipeline: Pipeline, home: Locations) -> str:
     """Bring the archive up to date, and the windows that are over; what was done, in a line."""
     check_layers(pipeline)
     with told_to_end() as told, Lease(pipeline.name, home.master) as lease:
@@ -58,7 +58,7 @@ def check_layers(pipeline: Pipeline) -> None:
         _delay(name, query)
 
 
-def compute_batch_layer(pipeline: Pipeline, home: Home, lease: Lease, told: Sequence[int]) -> str:
+def compute_batch_layer(pipeline: Pipeline, home: Locations, lease: Lease, told: Sequence[int]) -> str:
     """What `run_batch_layer` does, on a session that is leased, until it is told to end."""
     from millrace.spark import batch
 

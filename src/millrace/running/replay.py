@@ -19,19 +19,19 @@ from millrace.plan.compile import compile
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
 from millrace.running.run import follow, typed
-from millrace.running.settings import Home, How
+from millrace.running.settings import Locations, StreamOptions
 from millrace.running.status import is_locked
 from millrace.running.views import KeptViews, serving, shapes_of
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.outputs import check_places
 from millrace.spark.progress import BatchProgress
-from millrace.views.store import NoViewsError, State, Store, open_store
+from millrace.views.store import GenerationState, NoViewsError, Store, open_store
 
 _AT_BATCH_SPEED = "30s"
 """How long a micro-batch over what is kept may last: nobody waits for its answers, and large ones are cheaper."""
 
 
-def replay(console: Console, pipeline: Pipeline, home: Home, how: How) -> str:
+def replay(console: Console, pipeline: Pipeline, home: Locations, how: StreamOptions) -> str:
     """Recompute, catch up, and swap; what was done, in a line."""
     check_places(pipeline, {}, home.log)
     if not pipeline.views:
@@ -42,7 +42,13 @@ def replay(console: Console, pipeline: Pipeline, home: Home, how: How) -> str:
 
 
 def _replay(
-    console: Console, store: Store, pipeline: Pipeline, home: Home, how: How, lease: Lease, told: Sequence[int]
+    console: Console,
+    store: Store,
+    pipeline: Pipeline,
+    home: Locations,
+    how: StreamOptions,
+    lease: Lease,
+    told: Sequence[int],
 ) -> str:
     generation = _unfinished(store, pipeline, home) or store.begin_generation(pipeline.name, shapes_of(pipeline))
     views = KeptViews(store, pipeline, generation)
@@ -76,7 +82,7 @@ def _replay(
     return done
 
 
-def roll_back(pipeline: Pipeline, home: Home) -> str:
+def roll_back(pipeline: Pipeline, home: Locations) -> str:
     """Let the generation before the present one be read again."""
     with closing(open_store(home.store)) as store:
         store.rollback(pipeline.name)
@@ -84,13 +90,13 @@ def roll_back(pipeline: Pipeline, home: Home) -> str:
     return f"generation {number} of {', '.join(pipeline.views)} is what is read again"
 
 
-def _unfinished(store: Store, pipeline: Pipeline, home: Home) -> int | None:
+def _unfinished(store: Store, pipeline: Pipeline, home: Locations) -> int | None:
     """The generation of a replay of this very pipeline that was stopped."""
     try:
         known = store.generations(pipeline.name)
     except NoViewsError:  # nothing was ever run
         return None
     for each in known:
-        if each.state is State.FILLING and Checkpoint(home.generation(each.number)).is_of(compile(pipeline)):
+        if each.state is GenerationState.FILLING and Checkpoint(home.generation(each.number)).is_of(compile(pipeline)):
             return each.number
     return None

@@ -18,8 +18,8 @@ from millrace.model.errors import MillraceError
 from millrace.model.pipeline import Pipeline
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
-from millrace.running.settings import Home, How
-from millrace.running.shown import Shown
+from millrace.running.settings import Locations, StreamOptions
+from millrace.running.shown import RunDisplay
 from millrace.running.status import note
 from millrace.running.totals import many
 from millrace.running.views import KeptViews, lookups, serving
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from millrace.spark.gather import Gathered
-    from millrace.spark.stream import Run as StreamRun
+    from millrace.spark.stream import StreamRun
 
 T = TypeVar("T")
 Listener = Callable[[BatchProgress, Mapping[str, pa.Table]], None]
 """Called after each micro-batch with its progress and its answers."""
 
 
-def run_stream(console: Console, pipeline: Pipeline, home: Home, how: How, as_json: bool = False) -> str:
+def run_stream(console: Console, pipeline: Pipeline, home: Locations, how: StreamOptions, as_json: bool = False) -> str:
     """Run in micro-batches, until it ends or is told to; what was done, in a line."""
     check_stream(pipeline, home, how)
-    shown = Shown(console, pipeline.name, as_json, lag_of(pipeline, home))
+    shown = RunDisplay(console, pipeline.name, as_json, lag_of(pipeline, home))
     lease = Lease(pipeline.name, home.master)
     with told_to_end() as told, closing(open_store(home.store)) as store, lease, shown:
         pipeline = typed(pipeline, home, lease)
@@ -53,7 +53,7 @@ def run_stream(console: Console, pipeline: Pipeline, home: Home, how: How, as_js
     return f"{'caught up' if ended else 'stopped'}: {shown.summary()}"
 
 
-def check_stream(pipeline: Pipeline, home: Home, how: How) -> None:
+def check_stream(pipeline: Pipeline, home: Locations, how: StreamOptions) -> None:
     """Refuse what can be known to be wrong before Spark is started, which takes seconds."""
     check_places(pipeline, {}, home.log)
     parse_guarantee(how.guarantee)
@@ -62,14 +62,14 @@ def check_stream(pipeline: Pipeline, home: Home, how: How) -> None:
         parse_duration(how.interval, "interval")
 
 
-def lag_of(pipeline: Pipeline, home: Home) -> Callable[[], int | None]:
+def lag_of(pipeline: Pipeline, home: Locations) -> Callable[[], int | None]:
     """A function that counts the records that the pipeline has yet to read; it gives None if that is not known."""
     log = Log(home.log) if home.log.exists() else None
     topics = [source.name for source in pipeline.sources if source.kind == "log"]
     return lambda: behind(pipeline.name, log, topics)
 
 
-def typed(pipeline: Pipeline, home: Home, lease: Lease) -> Pipeline:
+def typed(pipeline: Pipeline, home: Locations, lease: Lease) -> Pipeline:
     """The pipeline with a type for each column of its outputs; Spark is started now if only Spark knows one."""
     from millrace.spark.settled import is_settled, settled
 
@@ -78,10 +78,10 @@ def typed(pipeline: Pipeline, home: Home, lease: Lease) -> Pipeline:
 
 def start_stream(
     pipeline: Pipeline,
-    home: Home,
+    home: Locations,
     checkpoint: Path,
     views: KeptViews,
-    how: How,
+    how: StreamOptions,
     lease: Lease,
     on_batch: Listener,
     reports: bool = True,
@@ -107,10 +107,10 @@ def start_stream(
 
 def follow(
     pipeline: Pipeline,
-    home: Home,
+    home: Locations,
     checkpoint: Path,
     views: KeptViews,
-    how: How,
+    how: StreamOptions,
     lease: Lease,
     on_batch: Listener,
     told: Sequence[int] = (),
@@ -167,7 +167,7 @@ def unless_told(told: Sequence[int], spark: "SparkSession", work: Callable[[], T
 
 def prepare_batch(
     pipeline: Pipeline,
-    home: Home,
+    home: Locations,
     store: Store,
     lease: Lease,
     shards: int | None,
@@ -189,7 +189,7 @@ def prepare_batch(
     ))  # fmt: skip
 
 
-def run_batch(console: Console, pipeline: Pipeline, home: Home, shards: int | None = None) -> str:
+def run_batch(console: Console, pipeline: Pipeline, home: Locations, shards: int | None = None) -> str:
     """Run once over all there is; what was done, in a line."""
     check_places(pipeline, {}, home.log)
     bar = Progress(

@@ -14,7 +14,7 @@ _MASTER = "local[*,4]"
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class Locations:
     """Where a pipeline reads, remembers and answers."""
 
     log: Path
@@ -34,7 +34,7 @@ class Home:
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class StreamOptions:
     """How a stream runs; the options of `millrace.spark.stream.start`."""
 
     guarantee: str = _GUARANTEE
@@ -88,12 +88,12 @@ class Settings:
             if field.name in unused and getattr(self, field.name) != field.default:
                 raise PipelineError(f"{field.name} has no effect with {once} batch; leave it out")
 
-    def home(self, pipeline: str) -> Home:
+    def home(self, pipeline: str) -> Locations:
         """The places that a pipeline of this name uses."""
         checkpoint = Path(".millrace", pipeline) if self.checkpoint is None else Path(self.checkpoint)
-        return Home(Path(self.log), str(self.store), checkpoint, self.master)
+        return Locations(Path(self.log), str(self.store), checkpoint, self.master)
 
     @property
-    def how(self) -> How:
+    def how(self) -> StreamOptions:
         """The options of the stream."""
-        return How(self.guarantee, self.interval, self.until_caught_up, self.shards, self.latency)
+        return StreamOptions(self.guarantee, self.interval, self.until_caught_up, self.shards, self.latency)

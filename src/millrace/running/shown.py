@@ -17,7 +17,7 @@ _LAST = 5
 """How many of the last answers are shown."""
 
 
-class Shown:
+class RunDisplay:
     """A run as a person sees it."""
 
     def __init__(self, console: Console, name: str, as_json: bool, behind: Callable[[], int | None]) -> None:
@@ -28,7 +28,7 @@ class Shown:
         self._began = time.monotonic()
         self._last: dict[str, pa.Table] = {}
 
-    def __enter__(self) -> "Shown":
+    def __enter__(self) -> "RunDisplay":
         starting = "starting Spark, then waiting for the first rows"
         if self._live is not None:
             self._live.__enter__()

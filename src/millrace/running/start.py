@@ -21,7 +21,7 @@ from millrace.running.run import (
     typed,
 )
 from millrace.running.savepoint import start_from
-from millrace.running.settings import Home, Settings
+from millrace.running.settings import Locations, Settings
 from millrace.running.views import KeptViews, serving
 from millrace.spark.outputs import check_places
 from millrace.views.store import Store, open_store
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from millrace.spark.gather import Gathered
-    from millrace.spark.stream import Run as StreamRun
+    from millrace.spark.stream import StreamRun
 
 _LOOK_EVERY = 0.2
 
@@ -98,7 +98,9 @@ class _Once:
         self._told.append(1)
 
 
-def _stream(pipeline: Pipeline, home: Home, settings: Settings, store: Store, lease: Lease, held: ExitStack) -> Run:
+def _stream(
+    pipeline: Pipeline, home: Locations, settings: Settings, store: Store, lease: Lease, held: ExitStack
+) -> Run:
     generation = serving(store, pipeline.name)
     checkpoint = home.generation(generation)
     if settings.from_savepoint is not None:
@@ -110,7 +112,7 @@ def _stream(pipeline: Pipeline, home: Home, settings: Settings, store: Store, le
     return run
 
 
-def _batch(pipeline: Pipeline, home: Home, settings: Settings, store: Store, lease: Lease, held: ExitStack) -> Run:
+def _batch(pipeline: Pipeline, home: Locations, settings: Settings, store: Store, lease: Lease, held: ExitStack) -> Run:
     run, began = Run(pipeline.name), time.monotonic()
     compute = prepare_batch(pipeline, home, store, lease, settings.shards, run.on_tasks)
 
@@ -124,7 +126,7 @@ def _batch(pipeline: Pipeline, home: Home, settings: Settings, store: Store, lea
     return run
 
 
-def _layer(pipeline: Pipeline, home: Home, lease: Lease, held: ExitStack) -> Run:
+def _layer(pipeline: Pipeline, home: Locations, lease: Lease, held: ExitStack) -> Run:
     run = Run(pipeline.name)
     lease.session(home.checkpoint / "batch.log")
     run.begin(_Once(lambda told: compute_batch_layer(pipeline, home, lease, told)), held.pop_all())

@@ -15,7 +15,7 @@ from millrace.model.pipeline import Pipeline
 from millrace.model.stream import Table
 from millrace.spark.snapshots import tables_of
 from millrace.views.shape import ViewShape, shape_of
-from millrace.views.store import NoViewsError, State, Store, open_store
+from millrace.views.store import GenerationState, NoViewsError, Store, open_store
 
 
 def shapes_of(pipeline: Pipeline) -> list[ViewShape]:
@@ -30,7 +30,7 @@ def serving(store: Store, pipeline: str) -> int:
     except NoViewsError:
         return 1
     new = max((each.number for each in known), default=0) + 1
-    return next((each.number for each in known if each.state is State.SERVING), new)
+    return next((each.number for each in known if each.state is GenerationState.SERVING), new)
 
 
 class KeptViews:

@@ -47,7 +47,7 @@ Position: TypeAlias = int | list[int]
 """How far a source was read: a count, or one for each of its partitions."""
 
 
-class Followed(Protocol):
+class SourceFollower(Protocol):
     """A source as the driver follows it."""
 
     def start(self) -> Position:

@@ -20,7 +20,7 @@ _SIZE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class CustomFollowed:
+class CustomFollower:
     """A source of the user's own, followed by position."""
 
     source: Source

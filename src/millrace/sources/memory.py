@@ -29,7 +29,7 @@ class Happening:
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class MemoryScript:
     """What happens to a source, one micro-batch at a time, by position."""
 
     happenings: Sequence[Happening]
@@ -60,7 +60,7 @@ class Script:
 class Scripted:
     """A source that a script plays."""
 
-    script: Script
+    script: MemoryScript
     source: Source
 
     def start(self) -> int:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import PlanSettings, compile
-from millrace.sources.memory import Script
+from millrace.sources.memory import MemoryScript
 from millrace.spark.envelope import reported
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import Gathered, gather
@@ -43,7 +43,7 @@ def run(
     dead_letters: str | Path | None = None,
     log: str | Path = DEFAULT_LOG,
     lookups: Mapping[str, Lookup] | None = None,
-    scripts: Mapping[str, Script] | None = None,
+    scripts: Mapping[str, MemoryScript] | None = None,
     fuse: bool = True,
     shards: int | None = None,
     on_tasks: OnTasks | None = None,
@@ -69,7 +69,7 @@ def collect(
     *,
     log: str | Path = DEFAULT_LOG,
     lookups: Mapping[str, Lookup] | None = None,
-    scripts: Mapping[str, Script] | None = None,
+    scripts: Mapping[str, MemoryScript] | None = None,
     fuse: bool = True,
     shards: int | None = None,
     on_tasks: OnTasks | None = None,

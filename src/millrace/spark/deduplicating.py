@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from millrace.model.stream import find_event_time
 from millrace.model.watermark import Seen
-from millrace.panes.advance import State
+from millrace.panes.advance import PaneState
 from millrace.panes.seen import first_seen
 from millrace.panes.store import stack
 from millrace.plan.compile import stage_of
@@ -22,7 +22,7 @@ from millrace.spark.task import Reading, Sent
 class Passed:
     """What became of the rows of a micro-batch."""
 
-    state: State
+    state: PaneState
     tables: list[pa.Table]
     """Partials; for a plain stream, its rows."""
     seen: Seen | None
@@ -38,7 +38,7 @@ class Deduplicating:
         self._split = split
         self._reading = Reading([(0, stage_of(name, split.below))], split.source, {})
 
-    def take(self, state: State, sent: Sequence[pa.Table]) -> Passed:
+    def take(self, state: PaneState, sent: Sequence[pa.Table]) -> Passed:
         """Take in the rows that tasks sent, in order."""
         if not sent:
             return Passed(state, [], None if self._split.is_timed_above else Seen(), [])

@@ -11,7 +11,7 @@ import pyarrow as pa
 from millrace.panes.blobs import from_bytes
 from millrace.plan.plan import Plan, Stage
 from millrace.spark.answers import answers, arrow_schema, schema_of
-from millrace.spark.messages import DEAD, DEAD_LETTERS, PANES, PARTIALS, ROWS, STATUS, Told
+from millrace.spark.messages import DEAD, DEAD_LETTERS, PANES, PARTIALS, ROWS, STATUS, TaskReport
 from millrace.spark.progress import BatchProgress, ShardStatus, part_progress
 
 
@@ -39,14 +39,14 @@ class Gathered:
 
     def progress(self, batch: int, phases: Mapping[str, float]) -> BatchProgress:
         """The event of a micro-batch that spent its seconds like that."""
-        statuses = [ShardStatus(**json.loads(each["told"])) for each in self.messages if each["kind"] == STATUS]
-        told = [Told.from_json(each["told"]) for each in self.messages if each["kind"] == PARTIALS]
+        statuses = [ShardStatus(**json.loads(each["report"])) for each in self.messages if each["kind"] == STATUS]
+        reports = [TaskReport.from_json(each["report"]) for each in self.messages if each["kind"] == PARTIALS]
         parts = {
             stage.id: part_progress((each for each in statuses if each.stage == number), len(self.answers[stage.id]))
             for number, stage in enumerate(self.plan.stages)
         }
-        spent = {"edge": sum(each.spent for each in told), "panes": sum(each.spent for each in statuses)}
-        rows, dead = sum(each.rows for each in told), len(self.dead_letters)
+        spent = {"edge": sum(each.spent for each in reports), "panes": sum(each.spent for each in statuses)}
+        rows, dead = sum(each.rows for each in reports), len(self.dead_letters)
         return BatchProgress(batch, rows, sum(phases.values()), dead, parts, {**phases, **spent})
 
     def _of(self, number: int, stage: Stage) -> pa.Table:
@@ -61,5 +61,5 @@ class Gathered:
 
 def gather(plan: Plan, messages: pa.Table) -> Gathered:
     """Put the messages of all shards in order."""
-    ordered = messages.sort_by([("stage", "ascending"), ("place", "ascending"), ("shard", "ascending")])
+    ordered = messages.sort_by([("stage", "ascending"), ("sequence", "ascending"), ("shard", "ascending")])
     return Gathered(plan, ordered.to_pylist())

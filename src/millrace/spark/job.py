@@ -11,7 +11,7 @@ from pyspark import cloudpickle
 from millrace.model.duration import SECOND
 from millrace.model.stream import Source
 from millrace.plan.plan import Plan, Stage
-from millrace.sources.memory import Script
+from millrace.sources.memory import MemoryScript
 from millrace.spark.snapshots import Lookup
 
 DEFAULT_LOG = ".millrace/log.db"
@@ -33,7 +33,7 @@ class Job:
     """The consumer group that reports its offsets to the log; None for a run that reports nothing."""
     latency: int = SECOND
     """How long a micro-batch over topics should last, in microseconds."""
-    scripts: Mapping[str, Script] = field(default_factory=dict)
+    scripts: Mapping[str, MemoryScript] = field(default_factory=dict)
     """The rows of sources in memory, by name."""
     lookups: Mapping[str, Lookup] = field(default_factory=dict)
     """Tables that are neither given nor in files, by name."""

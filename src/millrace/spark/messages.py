@@ -14,8 +14,8 @@ import pyarrow as pa
 from millrace.model.watermark import Seen
 from millrace.sources.bundle import Times
 
-TO_SHARD = "shard INT, stage INT, place BIGINT, kind STRING, told STRING, payload BINARY"
-FROM_SHARD = "shard INT, stage INT, place BIGINT, kind STRING, told STRING, payload BINARY"
+TO_SHARD = "shard INT, stage INT, sequence BIGINT, kind STRING, report STRING, payload BINARY"
+FROM_SHARD = "shard INT, stage INT, sequence BIGINT, kind STRING, report STRING, payload BINARY"
 
 PARTIALS, PANES, ROWS, DEAD, STATUS = "partials", "panes", "rows", "dead", "status"
 NO_STAGE = -1
@@ -31,20 +31,20 @@ Or an answer that has no value: the output as the origin, why, and the key and t
 """
 
 MESSAGE = pa.schema(
-    [("shard", pa.int32()), ("stage", pa.int32()), ("place", pa.int64()), ("kind", pa.string()), ("told", pa.string()),
-     ("payload", pa.binary())]
+    [("shard", pa.int32()), ("stage", pa.int32()), ("sequence", pa.int64()), ("kind", pa.string()),
+     ("report", pa.string()), ("payload", pa.binary())]
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TaskReport:
     """What a task tells a shard beside the partials."""
 
     times: Times
     seen: Mapping[int, Seen] = field(default_factory=dict)
     """By event time node of the output's stream."""
     rows: int = 0
-    """How many records were read; told to one shard only."""
+    """How many records were read; only one shard is sent it."""
     spent: float = 0.0
     """How many seconds of a core that took."""
 
@@ -61,7 +61,7 @@ class Told:
         )
 
     @classmethod
-    def from_json(cls, text: str) -> "Told":
+    def from_json(cls, text: str) -> "TaskReport":
         """The same from its text."""
         read = json.loads(text)
         seen = {int(node): Seen(newest, closed, dict(times)) for node, (newest, closed, times) in read["seen"].items()}
@@ -74,9 +74,9 @@ class Message:
 
     shard: int
     stage: int
-    place: int
+    sequence: int
     kind: str
-    told: str | None = None
+    report: str | None = None
     payload: bytes | None = None
 
 

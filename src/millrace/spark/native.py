@@ -59,7 +59,7 @@ from millrace.spark.messages import (
     ROWS,
     TO_SHARD,
     Message,
-    Told,
+    TaskReport,
     to_batch,
 )
 from millrace.spark.task import by_shard, lifted
@@ -227,7 +227,7 @@ def _as_of(join: Join, rows: DataFrame, small: DataFrame, since: str) -> DataFra
 
 
 def _keeping(rows: DataFrame, condition: Column, above: Stream) -> DataFrame:
-    """The rows for which a condition holds; where they have told the time already, the others are only marked."""
+    """The rows for which a condition holds; where event time was assigned already, the others are only marked."""
     holds = f.coalesce(condition, f.lit(False))
     if find_event_time(above) is None:
         return rows.where(holds | _column(CONTROL).isNotNull() | ~_is_good(rows))
@@ -299,17 +299,17 @@ class Sender:
         """What the shards are to know; nothing if the task had nothing to read, not even the clock."""
         if not self._times:
             return []
-        place = task << 32
+        sequence = task << 32
         times = together(self._times)
         if self._panes is None:
-            sent = [Message(0, number, place + n, ROWS, payload=to_bytes(rows)) for n, rows in enumerate(self._made)]
+            sent = [Message(0, number, sequence + n, ROWS, payload=to_bytes(rows)) for n, rows in enumerate(self._made)]
         else:
-            sent = list(by_shard(self._panes, number, place, self._made, Told(times, self._seen), shards))
+            sent = list(by_shard(self._panes, number, sequence, self._made, TaskReport(times, self._seen), shards))
         if self._letters:
             table = pa.Table.from_pylist(self._letters, DEAD_LETTERS)
-            sent.append(Message(0, NO_STAGE, place, DEAD, payload=to_bytes(table)))
-        counted = Told(Times(0, 0), rows=self._rows, spent=self._spent)
-        return [*sent, Message(0, NO_STAGE, place, PARTIALS, counted.to_json())]
+            sent.append(Message(0, NO_STAGE, sequence, DEAD, payload=to_bytes(table)))
+        counted = TaskReport(Times(0, 0), rows=self._rows, spent=self._spent)
+        return [*sent, Message(0, NO_STAGE, sequence, PARTIALS, counted.to_json())]
 
     def _heed(self, control: dict[str, Any]) -> None:
         self._times.append(Times(*control["times"]))

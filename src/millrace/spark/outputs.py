@@ -11,7 +11,7 @@ from millrace.model.errors import NotFoundError, at_place, refuse
 from millrace.model.pipeline import Pipeline, TopicSink
 from millrace.plan.compile import sink_id, view_id
 from millrace.sources.files import folder_of
-from millrace.sources.memory import Script
+from millrace.sources.memory import MemoryScript
 from millrace.spark.answers import schema_of
 from millrace.spark.snapshots import tables_of
 from millrace.spark.writers import Writer, writer_of
@@ -27,7 +27,7 @@ def of_views(pipeline: Pipeline, answers: Mapping[str, pa.Table]) -> dict[str, p
     return {name: answers[view_id(name)] for name in pipeline.views}
 
 
-def check_places(pipeline: Pipeline, scripts: Mapping[str, Script], log: str | Path) -> None:
+def check_places(pipeline: Pipeline, scripts: Mapping[str, MemoryScript], log: str | Path) -> None:
     """Refuse, before anything is started, sources that cannot be read, and topics and tables that are not there."""
     for output in pipeline.sinks:
         if isinstance(output.sink, TopicSink):

@@ -20,8 +20,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from millrace.model.stream import event_times
 from millrace.model.watermark import Progress, Seen, combine
 from millrace.panes import blobs
-from millrace.panes.advance import Panes, State
-from millrace.panes.blobs import Changes, Kept, from_bytes, to_bytes
+from millrace.panes.advance import Panes, PaneState
+from millrace.panes.blobs import Changes, StoredState, from_bytes, to_bytes
 from millrace.panes.grouping import identify
 from millrace.panes.store import stack
 from millrace.plan.plan import Stage
@@ -30,7 +30,7 @@ from millrace.spark.crash import reach
 from millrace.spark.deduplicating import Deduplicating
 from millrace.spark.envelope import reported
 from millrace.spark.job import Job, PackedJob
-from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PANES, PARTIALS, ROWS, STATUS, Message, Told
+from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PANES, PARTIALS, ROWS, STATUS, Message, TaskReport
 from millrace.spark.progress import ShardStatus
 from millrace.spark.unanswered import letters_of
 
@@ -43,7 +43,7 @@ _SHARDS_CACHED = 64
 class StageState:
     """The state of one stage in a shard, between two micro-batches."""
 
-    kept: Kept
+    kept: StoredState
     progress: tuple[Progress, ...]
 
 
@@ -72,7 +72,7 @@ class NoState:
 class Advanced:
     """A stage of a shard after a micro-batch."""
 
-    state: State
+    state: PaneState
     progress: tuple[Progress, ...]
     said: pa.Table | None
     """Its panes, or the rows of a plain stream; None if there are none."""
@@ -94,12 +94,12 @@ class StageShard:
 
     def advance(self, before: StageState | None, messages: Sequence[Message]) -> Advanced:
         """Take in the messages of all tasks."""
-        told = [Told.from_json(message.told or "") for message in messages]
-        times = together([each.times for each in told])
-        state = State(now=times.before) if before is None else before.kept.state
+        reports = [TaskReport.from_json(message.report or "") for message in messages]
+        times = together([each.times for each in reports])
+        state = PaneState(now=times.before) if before is None else before.kept.state
         progress = tuple(Progress(active=times.before) for _ in self._estimators) if before is None else before.progress
         sent = [from_bytes(message.payload) for message in messages if message.payload is not None]
-        seen = [sum((each.seen[n] for each in told if n in each.seen), Seen()) for n in range(len(self._estimators))]
+        seen = [sum((each.seen[n] for each in reports if n in each.seen), Seen()) for n in range(len(self._estimators))]
         letters: list[dict[str, Any]] = []
         if self._dedup is not None:
             passed = self._dedup.take(state, sent)
@@ -143,7 +143,7 @@ class Shard:
     def advance(self, messages: Iterable[Message], store: StateStore) -> Iterator[Message]:
         """Take in the messages of a micro-batch. Rows of plain streams and dead letters pass through."""
         by_stage: dict[int, list[Message]] = {}
-        for message in sorted(messages, key=lambda each: each.place):
+        for message in sorted(messages, key=lambda each: each.sequence):
             if message.kind == PARTIALS and message.stage != NO_STAGE:
                 by_stage.setdefault(message.stage, []).append(message)
             else:
@@ -232,10 +232,12 @@ def processor(packed: PackedJob, run: str) -> StatefulProcessor:
 @reported
 def micro_batch(packed: PackedJob, run: str, shard: int, rows: Iterable[Row], stored: Any) -> Iterator[Row]:
     """One micro-batch of one shard, as rows of Spark's, with its state as a map of blobs."""
-    messages = [Message(shard, row.stage, row.place, row.kind, row.told, row.payload) for row in rows]
+    messages = [Message(shard, row.stage, row.sequence, row.kind, row.report, row.payload) for row in rows]
     for made in _shard_of(packed).advance(messages, BlobStore(stored, _cached(run, shard))):
         payload = None if made.payload is None else bytes(made.payload)
-        yield Row(shard=shard, stage=made.stage, place=made.place, kind=made.kind, told=made.told, payload=payload)
+        yield Row(
+            shard=shard, stage=made.stage, sequence=made.sequence, kind=made.kind, report=made.report, payload=payload
+        )
 
 
 @lru_cache(8)
@@ -249,7 +251,7 @@ def _cached(run: str, shard: int) -> dict[str, StageState]:
     return {}
 
 
-def _size(state: State) -> int:
+def _size(state: PaneState) -> int:
     return sum(
         segment.rows.nbytes for store in (state.groups, state.arrivals, state.seen) for segment in store.segments
     )

@@ -27,8 +27,8 @@ from millrace.model.schema import backticked
 from millrace.model.stream import Source, event_times
 from millrace.model.trigger import waits
 from millrace.plan.plan import Stage
-from millrace.sources.bundle import Followed, Split, Times
-from millrace.sources.custom import CustomFollowed
+from millrace.sources.bundle import SourceFollower, Split, Times
+from millrace.sources.custom import CustomFollower
 from millrace.sources.feed import Feed
 from millrace.sources.files import Files
 from millrace.sources.memory import Scripted
@@ -343,7 +343,7 @@ def _rows(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist([{CONTROL: control}], schema)
 
 
-def _open(source: Source, job: Job, journal: str) -> Followed:
+def _open(source: Source, job: Job, journal: str) -> SourceFollower:
     if source.kind == "memory":
         return Scripted(job.scripts[source.name], source)
     name = hashlib.sha256(f"{journal} {source.name}".encode()).hexdigest()[:16]
@@ -351,7 +351,7 @@ def _open(source: Source, job: Job, journal: str) -> Followed:
     if source.kind == "files":
         return Files(source, kept / f"{name}.jsonl")
     if source.reader is not None:
-        return CustomFollowed(source, source.reader)
+        return CustomFollower(source, source.reader)
     member = "" if journal == FUSED else journal
     return Feed(source, job.log, kept / f"{name}.json", job.latency / SECOND, time.monotonic, job.group, member)
 

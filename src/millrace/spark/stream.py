@@ -25,7 +25,7 @@ from millrace.model.errors import PipelineError
 from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import PlanSettings, compile
 from millrace.plan.plan import Plan
-from millrace.sources.memory import Script
+from millrace.sources.memory import MemoryScript
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import gather
@@ -52,7 +52,7 @@ class StoppedError(Exception):
     """What a micro-batch is refused with that comes up after the run was told to stop."""
 
 
-class Run:
+class StreamRun:
     """A pipeline that runs."""
 
     def __init__(
@@ -156,10 +156,10 @@ def start(
     latency: Duration = DEFAULT_LATENCY,
     reports: bool = True,
     lookups: Mapping[str, Lookup] | None = None,
-    scripts: Mapping[str, Script] | None = None,
+    scripts: Mapping[str, MemoryScript] | None = None,
     fuse: bool = True,
     on_batch: OnBatch | None = None,
-) -> Run:
+) -> StreamRun:
     """Run a pipeline in micro-batches, going on from its checkpoint if it has one.
 
     What the views answer goes to `views`, if that is given, and in any case to `on_batch`. A micro-batch is run as
@@ -189,7 +189,7 @@ def start(
         writers = writers_of(pipeline, job.log)
         letters = FileWriter(str(kept.dead_letters), "json")
         delivery = Delivery(pipeline.name, opened.id, promised, kept.begun)
-        run = Run(pipeline, plan, kept, delivery, views, writers, letters, on_batch)
+        run = StreamRun(pipeline, plan, kept, delivery, views, writers, letters, on_batch)
         packed = job.pack()
         frame = (
             read_messages(streaming(spark, job.shards), packed, stream=True)

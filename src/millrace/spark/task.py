@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.edge.connection import PLACE, ROW_ERRORS
+from millrace.edge.connection import ROW_ERRORS, ROW_NUMBER
 from millrace.edge.decode import JsonDecoder, look_like_objects
 from millrace.edge.fused import Fused, Taken, columns_read
 from millrace.model.arrow import arrow_type
@@ -32,7 +32,7 @@ from millrace.panes.store import stack
 from millrace.plan.plan import Stage
 from millrace.sources.bundle import Bundle, Split, Times
 from millrace.spark.job import Job, PackedJob
-from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PARTIALS, ROWS, Message, Told
+from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PARTIALS, ROWS, Message, TaskReport
 from millrace.spark.snapshots import read_snapshot
 
 DEDUP_SHARD = 0
@@ -107,26 +107,26 @@ class FusedReader:
         self, sent: dict[int, Sent], times: dict[int, Times], letters: list[dict[str, Any]], task: int, rows: int,
         spent: float,
     ) -> Iterator[Message]:  # fmt: skip
-        place = task << 32
+        sequence = task << 32
         for number, made in sent.items():
             panes = self._panes[number]
-            told = Told(times[number], made.seen)
+            report = TaskReport(times[number], made.seen)
             if number in self._deduped:
                 rows_before = stack(made.rows) if made.rows else None
                 payload = None if rows_before is None else to_bytes(rows_before)
-                yield Message(DEDUP_SHARD, number, place, PARTIALS, told.to_json(), payload)
+                yield Message(DEDUP_SHARD, number, sequence, PARTIALS, report.to_json(), payload)
             elif panes is None:
                 for table in made.rows:
-                    place += 1
+                    sequence += 1
                     if len(table):
-                        yield Message(0, number, place, ROWS, payload=to_bytes(table))
+                        yield Message(0, number, sequence, ROWS, payload=to_bytes(table))
             else:
-                yield from by_shard(panes, number, place, made.rows, told, self._job.shards)
+                yield from by_shard(panes, number, sequence, made.rows, report, self._job.shards)
         if letters:
             table = pa.Table.from_pylist(letters, DEAD_LETTERS)
-            yield Message(0, NO_STAGE, place, DEAD, payload=to_bytes(table))
-        counted = Told(Times(0, 0), rows=rows, spent=spent)
-        yield Message(0, NO_STAGE, place, PARTIALS, counted.to_json())
+            yield Message(0, NO_STAGE, sequence, DEAD, payload=to_bytes(table))
+        counted = TaskReport(Times(0, 0), rows=rows, spent=spent)
+        yield Message(0, NO_STAGE, sequence, PARTIALS, counted.to_json())
 
 
 class Reading:
@@ -168,7 +168,7 @@ class Reading:
     def _take_rows(
         self, rows: pa.Table, places: npt.NDArray[np.int64], sent: dict[int, Sent], letters: Letters
     ) -> None:
-        rows = rows.append_column(PLACE, pa.array(places))
+        rows = rows.append_column(ROW_NUMBER, pa.array(places))
         for name in self._source.schema.names:
             if name not in rows.column_names:  # it was not wanted
                 rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
@@ -215,7 +215,7 @@ class Taker:
     def _take_halves(self, rows: pa.Table, sent: Sent, letters: Letters, error: str) -> None:
         """The last resort, for a value that DuckDB fails on where it should not: only its row is set aside."""
         if len(rows) == 1:
-            letters.add(rows[PLACE][0].as_py(), error)
+            letters.add(rows[ROW_NUMBER][0].as_py(), error)
             return
         half = len(rows) // 2
         self.take(rows.slice(0, half), sent, letters)
@@ -247,7 +247,7 @@ class Taker:
             if failed and letters is None:
                 return False
             for row, reason in failed.items():
-                letters.add(taken.rows[PLACE][row].as_py(), reason)  # type: ignore[union-attr]
+                letters.add(taken.rows[ROW_NUMBER][row].as_py(), reason)  # type: ignore[union-attr]
         if len(rows):
             sent.rows.append(rows)
         self._see(taken.seen, sent)
@@ -262,25 +262,25 @@ def decoded(decoder: JsonDecoder, letters: Letters) -> tuple[pa.Table, npt.NDArr
     """The rows of a bundle of texts and their places in it; what does not fit is set aside."""
     rows, misfits = decoder.decode(letters.bundle.texts)
     for misfit in misfits:
-        letters.add(misfit.place, misfit.reason)
-    return rows, np.delete(np.arange(len(letters.bundle)), [misfit.place for misfit in misfits])
+        letters.add(misfit.row, misfit.reason)
+    return rows, np.delete(np.arange(len(letters.bundle)), [misfit.row for misfit in misfits])
 
 
 def by_shard(
-    panes: Panes, number: int, place: int, partials: list[pa.Table], told: Told, shards: int
+    panes: Panes, number: int, sequence: int, partials: list[pa.Table], report: TaskReport, shards: int
 ) -> Iterator[Message]:
     """A message to each shard, with the partials of its keys."""
-    text = told.to_json()
+    text = report.to_json()
     if not partials:
         for shard in range(shards):
-            yield Message(shard, number, place, PARTIALS, text)
+            yield Message(shard, number, sequence, PARTIALS, text)
         return
     whole = stack(partials).combine_chunks()
     hashes = hash_keys([whole[name].chunk(0) for name in panes.keys], len(whole))
     owners = hashes % np.uint64(shards)
     for shard in range(shards):
         own = whole if shards == 1 else whole.filter(pa.array(owners == shard))
-        yield Message(shard, number, place, PARTIALS, text, to_bytes(own) if len(own) else None)
+        yield Message(shard, number, sequence, PARTIALS, text, to_bytes(own) if len(own) else None)
 
 
 def lifted(panes: Panes, rows: pa.Table) -> tuple[pa.Table, dict[int, str]]:

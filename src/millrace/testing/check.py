@@ -18,14 +18,14 @@ from millrace.model.window import GLOBAL_WINDOW, CountWindow
 from millrace.testing.engines import ENGINES, Engine
 from millrace.testing.transcript import (
     PANE,
-    Clock,
+    ClockStep,
     Document,
     Dropped,
     Expect,
-    Input,
+    InputStep,
     Transcript,
-    Watermark,
     WatermarkIs,
+    WatermarkStep,
     parse_transcript,
 )
 
@@ -130,13 +130,13 @@ def _run(transcript: Transcript, engine: Engine) -> None:
     now = 0
     for number, step in enumerate(transcript.steps, 1):
         match step:
-            case Input(rows):
+            case InputStep(rows):
                 panes += engine.input(rows)
                 if transcript.derived:
                     panes += engine.advance(now)
-            case Watermark(at):
+            case WatermarkStep(at):
                 panes += engine.watermark(at)
-            case Clock(at):
+            case ClockStep(at):
                 now = max(now, at)
                 panes += engine.advance(now) if transcript.derived else engine.clock(now)
             case Expect(expected):

@@ -12,7 +12,7 @@ from millrace.model.stream import Source, Stream, Table
 from millrace.model.window import Row
 from millrace.spark.snapshots import tables_of
 from millrace.testing.records import Admitted, admit, contents_of
-from millrace.testing.script import Arrival, Contents, Mark, Script
+from millrace.testing.script import Arrival, Contents, Script, ScriptMark
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def check_script(pipeline: Pipeline, script: Script) -> Checked:
     return Checked(pipeline, script, _outputs(pipeline), admitted, _at_start(script, tables, contents), contents)
 
 
-def check_mark(checked: Checked, step: Mark, watermarks: Mapping[str, int]) -> None:
+def check_mark(checked: Checked, step: ScriptMark, watermarks: Mapping[str, int]) -> None:
     """Refuse a watermark that does nothing, as that of every query is past it. `watermarks` are those of outputs."""
     queries = [name for name, of in checked.outputs.items() if isinstance(of, Query) and of.event_time is not None]
     least = min((watermarks[name] for name in queries), default=step.at)

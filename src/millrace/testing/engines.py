@@ -11,9 +11,9 @@ from millrace.model.duration import END_OF_TIME, to_instant
 from millrace.model.pane import Failure, Pane
 from millrace.model.query import Query
 from millrace.model.reference import Reference
-from millrace.model.rows import DeadLetter, Rows
+from millrace.model.rows import RowDeadLetter, RowEvaluator
 from millrace.model.window import Custom, Row, Window
-from millrace.panes.advance import TIMINGS, Panes, State
+from millrace.panes.advance import TIMINGS, Panes, PaneState
 from millrace.panes.columns import RowsFailedError
 from millrace.panes.lift import assigned, lift
 
@@ -26,7 +26,7 @@ class Engine(Protocol):
     @property
     def event_time(self) -> int: ...  # noqa: D102
     @property
-    def dead(self) -> list[DeadLetter]: ...  # noqa: D102
+    def dead(self) -> list[RowDeadLetter]: ...  # noqa: D102
     def input(self, rows: Iterable[Row]) -> list[Pane]: ...  # noqa: D102
     def watermark(self, at: int) -> list[Pane]: ...  # noqa: D102
     def clock(self, now: int) -> list[Pane]: ...  # noqa: D102
@@ -40,10 +40,10 @@ class PaneEngine:
         """Start with nothing. `tables` holds the rows of tables that the query reads from a file."""
         self._query = query
         self._panes = Panes(query)
-        self.state = State(now=now)
+        self.state = PaneState(now=now)
         self.failed: list[Failure] = []
         """The firings that had no answer."""
-        self._rows = Rows(query.stream, tables or {}, now)
+        self._rows = RowEvaluator(query.stream, tables or {}, now)
 
     @property
     def dropped(self) -> int:
@@ -56,7 +56,7 @@ class PaneEngine:
         return self.state.watermark
 
     @property
-    def dead(self) -> list[DeadLetter]:
+    def dead(self) -> list[RowDeadLetter]:
         """The rows that could not be taken in."""
         return self._rows.dead
 
@@ -110,7 +110,7 @@ class PaneEngine:
             for number, reason in error.rows.items():
                 row = valued[number][0]
                 key = tuple(row[name] for name in self._query.keys)
-                self._rows.dead.append(DeadLetter(row, reason + self._query.of_key(key)))
+                self._rows.dead.append(RowDeadLetter(row, reason + self._query.of_key(key)))
             return self._lifted([each for number, each in enumerate(valued) if number not in error.rows])
 
     def _all_lifted(self, valued: list[tuple[Row, tuple[tuple[Any, ...], ...]]]) -> pa.Table:

@@ -7,21 +7,20 @@ from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.pane import Failure, Pane
 from millrace.model.query import WINDOW_COLUMNS, Query
 from millrace.model.reference import Reference
-from millrace.model.rows import DeadLetter as SetAside
-from millrace.model.rows import Rows
+from millrace.model.rows import RowDeadLetter, RowEvaluator
 from millrace.model.stream import Stream, sources
 from millrace.model.window import Row
 from millrace.testing.answers import PANE_COLUMNS, Answers, DeadLetter, StepAnswers, in_order
 from millrace.testing.checked import Checked, check_mark, stream_of
 from millrace.testing.engines import PaneEngine
 from millrace.testing.records import Admitted
-from millrace.testing.script import Arrival, Contents, Mark, Step, Tick
+from millrace.testing.script import Arrival, Contents, ScriptMark, Step, Tick
 from millrace.views.shape import free_names
 
 Tables = Mapping[str, Iterable[Row]]
 
 
-class Engine(Protocol):
+class LocalEngine(Protocol):
     """What answers for one output; `Reference` says what the members mean."""
 
     @property
@@ -29,7 +28,7 @@ class Engine(Protocol):
     @property
     def event_time(self) -> int: ...  # noqa: D102
     @property
-    def dead(self) -> list[SetAside]: ...  # noqa: D102
+    def dead(self) -> list[RowDeadLetter]: ...  # noqa: D102
     @property
     def failed(self) -> list[Failure]: ...  # noqa: D102
     def table(self, name: str, rows: Iterable[Row]) -> None: ...  # noqa: D102
@@ -43,12 +42,12 @@ class PlainRows:
 
     def __init__(self, stream: Stream, tables: Tables, now: int) -> None:
         """Start with no input."""
-        self._rows, self._now = Rows(stream, tables, now), now
+        self._rows, self._now = RowEvaluator(stream, tables, now), now
         self.dropped, self.failed = 0, list[Failure]()
         self.event_time = BEGINNING_OF_TIME
 
     @property
-    def dead(self) -> list[SetAside]:
+    def dead(self) -> list[RowDeadLetter]:
         """The rows that could not be taken in."""
         return self._rows.dead
 
@@ -71,10 +70,12 @@ class PlainRows:
         return self.watermark(self._rows.watermark(now))
 
 
-class Output:
+class LocalOutput:
     """One output, and the engine that answers for it."""
 
-    def __init__(self, name: str, of: Query | Stream, start: Callable[[Tables, int], Engine], checked: Checked) -> None:
+    def __init__(
+        self, name: str, of: Query | Stream, start: Callable[[Tables, int], LocalEngine], checked: Checked
+    ) -> None:
         """Start with no input."""
         self.name, self.of = name, of
         self._start = start
@@ -98,11 +99,11 @@ class Output:
             case Tick(now):
                 self._now = now
                 said = list(self.engine.advance(now))
-            case Mark(at):
+            case ScriptMark(at):
                 said = list(self.engine.watermark(at))
         return in_order(self.of, map(self._row, said))
 
-    def records_of(self, letters: Sequence[SetAside], source: str, admitted: Admitted) -> list[tuple[int, str]]:
+    def records_of(self, letters: Sequence[RowDeadLetter], source: str, admitted: Admitted) -> list[tuple[int, str]]:
         """Which rows of a bundle some letters are about, and why they were set aside.
 
         A letter holds a row as far as it came. Each row of the bundle is taken in once more, alone, by an engine that
@@ -147,24 +148,24 @@ class Output:
 
 def run_here(checked: Checked, panes: bool) -> Answers:
     """The answers of the reference, or of the pane engine."""
-    outputs = [Output(name, of, _engine(of, panes), checked) for name, of in checked.outputs.items()]
+    outputs = [LocalOutput(name, of, _engine(of, panes), checked) for name, of in checked.outputs.items()]
     steps = []
     for number, step in enumerate(checked.script.steps):
-        if isinstance(step, Mark):
+        if isinstance(step, ScriptMark):
             check_mark(checked, step, {output.name: output.engine.event_time for output in outputs})
         steps.append(_take(outputs, step, number, checked))
     dropped = {output.name: output.engine.dropped for output in outputs}
     return Answers(steps, dropped, checked.outputs, checked.pipeline.views)
 
 
-def _engine(of: Query | Stream, panes: bool) -> Callable[[Tables, int], Engine]:
+def _engine(of: Query | Stream, panes: bool) -> Callable[[Tables, int], LocalEngine]:
     if not isinstance(of, Query):
         return lambda tables, now: PlainRows(of, tables, now)
     query = of
     return lambda tables, now: PaneEngine(query, tables, now) if panes else Reference(query, tables, now)
 
 
-def _take(outputs: Sequence[Output], step: Step, number: int, checked: Checked) -> StepAnswers:
+def _take(outputs: Sequence[LocalOutput], step: Step, number: int, checked: Checked) -> StepAnswers:
     answers = {}
     reasons: dict[int, str] = {}
     failed: list[DeadLetter] = []

@@ -23,7 +23,7 @@ from millrace.model.stream import Join, Source, Stream, Table, Union, parents
 from millrace.model.window import Row
 from millrace.plan.compile import sink_id, view_id
 from millrace.sources.memory import Happening
-from millrace.sources.memory import Script as SourceScript
+from millrace.sources.memory import MemoryScript as SourceScript
 from millrace.spark import session, stream
 from millrace.spark.progress import BatchProgress
 from millrace.spark.snapshots import tables_of
@@ -31,7 +31,7 @@ from millrace.testing.answers import Answer, Answers, DeadLetter, StepAnswers, i
 from millrace.testing.checked import Checked, check_mark, stream_of
 from millrace.testing.local import letters_of
 from millrace.testing.records import with_times
-from millrace.testing.script import Arrival, Contents, Mark, Tick
+from millrace.testing.script import Arrival, Contents, ScriptMark, Tick
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def _started() -> SparkSession:
 
 
 @dataclass(slots=True)
-class Batch:
+class SparkStep:
     """What a micro-batch answered."""
 
     answers: Mapping[str, pa.Table]
@@ -86,7 +86,7 @@ def run_on_spark(checked: Checked, spark: SparkSession) -> Answers:
             steps.append(StepAnswers({name: [] for name in checked.outputs}, []))
             continue
         batch = by_step[number]
-        if isinstance(step, Mark):
+        if isinstance(step, ScriptMark):
             check_mark(checked, step, watermarks)
         said: dict[str, list[Answer]] = {}
         for part, name in parts.items():
@@ -99,15 +99,15 @@ def run_on_spark(checked: Checked, spark: SparkSession) -> Answers:
     return Answers(steps, dropped, checked.outputs, checked.pipeline.views)
 
 
-def _run(checked: Checked, spark: SparkSession, checkpoint: Path, tables: "TableFiles") -> list[Batch]:
-    batches: list[Batch] = []
+def _run(checked: Checked, spark: SparkSession, checkpoint: Path, tables: "TableFiles") -> list[SparkStep]:
+    batches: list[SparkStep] = []
     read: set[Path] = set()
 
     def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
         new = sorted(path for path in (checkpoint / "dead_letters").glob("*.json") if path not in read)
         read.update(new)
         letters = [json.loads(line) for path in new for line in path.read_text("utf-8").splitlines()]
-        batches.append(Batch(answers, progress, letters))
+        batches.append(SparkStep(answers, progress, letters))
         tables.change(len(batches))  # Spark plans the next micro-batch after this
 
     run = stream.start(
@@ -132,7 +132,7 @@ def _scripts(checked: Checked) -> dict[str, SourceScript]:
                     happenings.append(Happening(checked.admitted[number].rows if name == source.name else ()))
                 case Tick(now):
                     happenings.append(Happening(now=now))
-                case Mark(at):
+                case ScriptMark(at):
                     happenings.append(Happening(watermark=at))
         scripts[source.name] = SourceScript(happenings, start=checked.script.started)
     return scripts

@@ -89,7 +89,7 @@ def _decode(source: Source, records: Sequence[Record]) -> tuple[list[Row], dict[
     with at_place(source.place):
         decoder = _decoder(source.schema)
     rows, misfits = decoder.decode(pa.array(texts, pa.string()))
-    return rows.to_pylist(), {each.place: each.reason for each in misfits}
+    return rows.to_pylist(), {each.row: each.reason for each in misfits}
 
 
 @lru_cache(64)

@@ -53,7 +53,7 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ScriptMark:
     """The watermark advances to an instant; END_OF_TIME ends the input."""
 
     at: int
@@ -68,7 +68,7 @@ class Tick:
     place: Place = field(compare=False, repr=False)
 
 
-Step: TypeAlias = Arrival | Contents | Mark | Tick
+Step: TypeAlias = Arrival | Contents | ScriptMark | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Script:
         instant = _instant(at, "watermark()")
         if instant < self._mark:
             raise refuse(f"the watermark goes back: from {_iso(self._mark)} to {_iso(instant)}")
-        return self._with(Mark(instant, caller()))
+        return self._with(ScriptMark(instant, caller()))
 
     def clock(self, time: Time | Duration) -> "Script":
         """Processing time advances: by a duration such as `"10s"`, or to a point in time."""
@@ -122,7 +122,7 @@ class Script:
 
     def end(self) -> "Script":
         """The input is over: every window closes and expires."""
-        return self._with(Mark(END_OF_TIME, caller()))
+        return self._with(ScriptMark(END_OF_TIME, caller()))
 
     @property
     def now(self) -> int:
@@ -136,7 +136,7 @@ class Script:
 
     @property
     def _mark(self) -> int:
-        return next((step.at for step in reversed(self.steps) if isinstance(step, Mark)), BEGINNING_OF_TIME)
+        return next((step.at for step in reversed(self.steps) if isinstance(step, ScriptMark)), BEGINNING_OF_TIME)
 
     def _with(self, step: Step) -> "Script":
         if self._mark == END_OF_TIME:

@@ -10,17 +10,17 @@ from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
 from millrace.model.reference import batch
 from millrace.model.window import Row
-from millrace.sources.memory import Happening, Script
+from millrace.sources.memory import Happening, MemoryScript
 from millrace.spark import batch as spark_batch
 from millrace.testing.stream import alone_if_not_together, panes_of, renamed, spark
-from millrace.testing.transcript import Input, Transcript
+from millrace.testing.transcript import InputStep, Transcript
 
 Answers = list[dict[str, Any]]
 
 
 def differences(transcripts: Sequence[Transcript]) -> list[list[str] | Exception]:
     """What Spark answers over the elements of each transcript that the reference does not, and the other way round."""
-    rows = [[row for step in each.steps if isinstance(step, Input) for row in step.rows] for each in transcripts]
+    rows = [[row for step in each.steps if isinstance(step, InputStep) for row in step.rows] for each in transcripts]
     cases = [(each.query, given) for each, given in zip(transcripts, rows, strict=True)]
     found: list[list[str] | Exception] = []
     for (query, given), got in zip(cases, all_on_spark(spark(), cases), strict=True):
@@ -43,7 +43,7 @@ def all_on_spark(
         scripts = {}
         for n, (_, rows) in enumerate(given):
             share = max(1, -(-len(rows) // partitions))
-            scripts[f"case_{n}"] = Script([Happening(rows[at : at + share]) for at in range(0, len(rows), share)])
+            scripts[f"case_{n}"] = MemoryScript([Happening(rows[at : at + share]) for at in range(0, len(rows), share)])
         pipeline = Pipeline("check", views)
         found = spark_batch.collect(spark, pipeline, scripts=scripts, shards=2, fuse=fuse).answers
         return [

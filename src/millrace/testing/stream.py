@@ -14,21 +14,21 @@ from millrace.model.duration import BEGINNING_OF_TIME, to_instant
 from millrace.model.pane import Pane, Timing
 from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
-from millrace.model.rows import DeadLetter
+from millrace.model.rows import RowDeadLetter
 from millrace.model.stream import with_sources
 from millrace.model.window import GLOBAL_WINDOW, CountWindow, Global, Row, Window
-from millrace.sources.memory import Happening, Script
+from millrace.sources.memory import Happening, MemoryScript
 from millrace.spark import session, stream
 from millrace.spark.answers import schema_of
 from millrace.spark.progress import BatchProgress
-from millrace.testing.transcript import Clock, Input, Transcript, Watermark
+from millrace.testing.transcript import ClockStep, InputStep, Transcript, WatermarkStep
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class StreamCase:
     """A query of one source in memory, and what happens to it."""
 
     query: Query
@@ -52,7 +52,7 @@ class Recorded:
     batches: list[Said]
     dropped: int = 0
     event_time: int = BEGINNING_OF_TIME
-    dead: list[DeadLetter] = field(default_factory=list)
+    dead: list[RowDeadLetter] = field(default_factory=list)
     _number: int = 0
     _after_input: bool = False
 
@@ -84,7 +84,7 @@ def record(transcripts: Sequence[Transcript]) -> list[Recorded | Exception]:
     return [said if isinstance(said, Exception) else Recorded(said) for said in drive(spark(), map(_case, transcripts))]
 
 
-def drive(spark: SparkSession, cases: Iterable[Case], fuse: bool = True) -> list[list[Said] | Exception]:
+def drive(spark: SparkSession, cases: Iterable[StreamCase], fuse: bool = True) -> list[list[Said] | Exception]:
     """Run cases in lockstep; should the whole fail, each by itself."""
     return alone_if_not_together(lambda given: _drive(spark, given, fuse), list(cases))
 
@@ -97,7 +97,7 @@ def alone_if_not_together(run: Callable[[Sequence[T]], list[R]], cases: Sequence
         return [error] if len(cases) == 1 else [found for case in cases for found in alone_if_not_together(run, [case])]
 
 
-def _drive(spark: SparkSession, cases: Sequence[Case], fuse: bool) -> list[list[Said]]:
+def _drive(spark: SparkSession, cases: Sequence[StreamCase], fuse: bool) -> list[list[Said]]:
     if not cases:
         return []
     most = max(len(case.happenings) for case in cases)
@@ -106,7 +106,7 @@ def _drive(spark: SparkSession, cases: Sequence[Case], fuse: bool) -> list[list[
         name = f"case_{number}"
         views[name] = renamed(case.query, name)
         idle = [Happening()] * (most - len(case.happenings))
-        scripts[name] = Script([*case.happenings, *idle], derived=case.derived)
+        scripts[name] = MemoryScript([*case.happenings, *idle], derived=case.derived)
     said: list[list[Said]] = [[] for _ in cases]
 
     def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
@@ -147,17 +147,17 @@ def _pane(query: Query, row: dict[str, Any]) -> Pane:
     return Pane(keys, window, values, Timing(timing), index, last, diff)
 
 
-def _case(transcript: Transcript) -> Case:
+def _case(transcript: Transcript) -> StreamCase:
     happenings = []
     for step in transcript.steps:
         match step:
-            case Input(rows):
+            case InputStep(rows):
                 happenings.append(Happening(rows))
-            case Watermark(at):
+            case WatermarkStep(at):
                 happenings.append(Happening(watermark=at))
-            case Clock(at):
+            case ClockStep(at):
                 happenings.append(Happening(now=at))
-    return Case(transcript.query, happenings, transcript.derived)
+    return StreamCase(transcript.query, happenings, transcript.derived)
 
 
 def renamed(query: Query, name: str) -> Query:

@@ -44,21 +44,21 @@ class _Loader(yaml.SafeLoader):
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class InputStep:
     """A bundle arrives."""
 
     rows: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Watermark:
+class WatermarkStep:
     """Event time advances."""
 
     at: int
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class ClockStep:
     """Processing time advances."""
 
     at: int
@@ -85,7 +85,7 @@ class WatermarkIs:
     at: int
 
 
-Step: TypeAlias = Input | Watermark | Clock | Expect | Dropped | WatermarkIs
+Step: TypeAlias = InputStep | WatermarkStep | ClockStep | Expect | Dropped | WatermarkIs
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +216,11 @@ def _step(step: object, number: int, query: Query, bundle: list[dict[str, Any]])
     where = f"step {number}, {kind}"
     match kind:
         case "input":
-            return Input(tuple(_row(row) for row in bundle))
+            return InputStep(tuple(_row(row) for row in bundle))
         case "watermark":
-            return Watermark(_instant(value, where))
+            return WatermarkStep(_instant(value, where))
         case "clock":
-            return Clock(_instant(value, where))
+            return ClockStep(_instant(value, where))
         case "expect":
             return Expect(tuple(_expected(pane, where, query) for pane in _list(value, where)))
         case "dropped":

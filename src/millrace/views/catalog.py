@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from millrace.model.errors import ConflictError, not_found
-from millrace.views.dialect import Connection, Dialect
+from millrace.views.dialect import Dialect, StoreConnection
 from millrace.views.shape import ViewShape, shape_from_json
-from millrace.views.store import Generation, State
+from millrace.views.store import Generation, GenerationState
 from millrace.views.tables import Tables
 
 FORMAT = 1
@@ -24,7 +24,7 @@ _TABLES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ViewGeneration:
     """A generation of a view."""
 
     shape: ViewShape
@@ -44,7 +44,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class CommittedBatch:
     """How far the answers of a checkpoint have come."""
 
     generation: int
@@ -55,7 +55,7 @@ class Checkpoint:
 class Catalog:
     """The tables, seen from within a transaction."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: StoreConnection) -> None:
         self._connection = connection
 
     def create(self) -> None:
@@ -88,33 +88,36 @@ class Catalog:
         """The generations of a pipeline's views, also those that were dropped."""
         sql = "SELECT generation, state FROM millrace_generations WHERE pipeline = $1 ORDER BY generation"
         return [
-            Generation(number, State(state)) for number, state in self._connection.execute(sql, (pipeline,)).fetchall()
+            Generation(number, GenerationState(state))
+            for number, state in self._connection.execute(sql, (pipeline,)).fetchall()
         ]
 
-    def in_state(self, pipeline: str, state: State) -> int | None:
+    def in_state(self, pipeline: str, state: GenerationState) -> int | None:
         """The generation in a state that only one is in."""
         return next((each.number for each in self.generations(pipeline) if each.state is state), None)
 
-    def add_generation(self, pipeline: str, state: State) -> int:
+    def add_generation(self, pipeline: str, state: GenerationState) -> int:
         """A new generation; no number is given out twice."""
         number = max((each.number for each in self.generations(pipeline)), default=0) + 1
         self._connection.execute("INSERT INTO millrace_generations VALUES ($1, $2, $3)", (pipeline, number, str(state)))
         return number
 
-    def set_state(self, pipeline: str, generation: int, state: State) -> None:
+    def set_state(self, pipeline: str, generation: int, state: GenerationState) -> None:
         """Let a generation be something else."""
         sql = "UPDATE millrace_generations SET state = $1 WHERE pipeline = $2 AND generation = $3"
         self._connection.execute(sql, (str(state), pipeline, generation))
 
-    def views(self) -> list[Kept]:
+    def views(self) -> list[ViewGeneration]:
         """All generations of all views."""
         sql = (
             "SELECT shape, generation, pipeline, row_count, changed, changes, changes_since FROM millrace_views "
             "ORDER BY view, generation"
         )
-        return [Kept(shape_from_json(shape), *rest) for shape, *rest in self._connection.execute(sql).fetchall()]
+        return [
+            ViewGeneration(shape_from_json(shape), *rest) for shape, *rest in self._connection.execute(sql).fetchall()
+        ]
 
-    def of_generation(self, pipeline: str, generation: int) -> dict[str, Kept]:
+    def of_generation(self, pipeline: str, generation: int) -> dict[str, ViewGeneration]:
         """The views of a generation, by name."""
         return {
             kept.shape.name: kept
@@ -122,20 +125,20 @@ class Catalog:
             if kept.pipeline == pipeline and kept.generation == generation
         }
 
-    def dropped(self) -> list[Kept]:
+    def dropped(self) -> list[ViewGeneration]:
         """The views of generations that were dropped."""
         sql = "SELECT pipeline, generation FROM millrace_generations WHERE state = $1"
-        numbers = set(map(tuple, self._connection.execute(sql, (str(State.DROPPED),)).fetchall()))
+        numbers = set(map(tuple, self._connection.execute(sql, (str(GenerationState.DROPPED),)).fetchall()))
         return [kept for kept in self.views() if (kept.pipeline, kept.generation) in numbers]
 
-    def served(self, view: str) -> Kept:
+    def served(self, view: str) -> ViewGeneration:
         """A view by its name."""
         served = {kept.shape.name: kept for kept in self.views() if kept.changes is not None}
         if view not in served:
             raise not_found("view", view, served, "millrace views lists the views")
         return served[view]
 
-    def put(self, kept: Kept) -> None:
+    def put(self, kept: ViewGeneration) -> None:
         """Write down a generation of a view."""
         key = (kept.shape.name, kept.generation)
         self.remove(kept)
@@ -143,31 +146,31 @@ class Catalog:
         marks = ", ".join(f"${number}" for number in range(1, len(values) + 1))
         self._connection.execute(f"INSERT INTO millrace_views VALUES ({marks})", values)
 
-    def count(self, kept: Kept, added: int, version: int) -> None:
+    def count(self, kept: ViewGeneration, added: int, version: int) -> None:
         """Write down that a generation of a view was changed."""
         sql = "UPDATE millrace_views SET row_count = row_count + $1, changed = $2 WHERE view = $3 AND generation = $4"
         self._connection.execute(sql, (added, version, kept.shape.name, kept.generation))
 
-    def forget(self, kept: Kept, version: int) -> None:
+    def forget(self, kept: ViewGeneration, version: int) -> None:
         """Write down that the changes of a view up to a version were removed."""
         sql = "UPDATE millrace_views SET changes_since = $1 WHERE view = $2 AND generation = $3"
         self._connection.execute(sql, (version, kept.shape.name, kept.generation))
 
-    def remove(self, kept: Kept) -> None:
+    def remove(self, kept: ViewGeneration) -> None:
         """Forget a generation of a view."""
         key = (kept.shape.name, kept.generation)
         self._connection.execute("DELETE FROM millrace_views WHERE view = $1 AND generation = $2", key)
 
-    def checkpoint(self, pipeline: str, checkpoint: str) -> Checkpoint | None:
+    def checkpoint(self, pipeline: str, checkpoint: str) -> CommittedBatch | None:
         """How far a checkpoint has come; None if nothing of it was committed."""
         sql = (
             "SELECT generation, last_batch, version FROM millrace_checkpoints "
             "WHERE pipeline = $1 AND checkpoint_id = $2"
         )
         found = self._connection.execute(sql, (pipeline, checkpoint)).fetchone()
-        return None if found is None else Checkpoint(*found)
+        return None if found is None else CommittedBatch(*found)
 
-    def record(self, pipeline: str, checkpoint: str, at: Checkpoint) -> None:
+    def record(self, pipeline: str, checkpoint: str, at: CommittedBatch) -> None:
         """Write down how far a checkpoint has come."""
         key = (pipeline, checkpoint)
         self._connection.execute("DELETE FROM millrace_checkpoints WHERE pipeline = $1 AND checkpoint_id = $2", key)

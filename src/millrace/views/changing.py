@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from millrace.model.errors import PipelineError
-from millrace.views.catalog import Kept
+from millrace.views.catalog import ViewGeneration
 from millrace.views.consolidate import NULLS, consolidate
-from millrace.views.dialect import Connection
+from millrace.views.dialect import StoreConnection
 from millrace.views.shape import kind_of
 
 
@@ -26,7 +26,7 @@ class Changed:
         return bool(self.inserted or self.updated or self.deleted)
 
 
-def change(connection: Connection, kept: Kept, answers: pa.Table, version: int, whole: bool) -> Changed:
+def change(connection: StoreConnection, kept: ViewGeneration, answers: pa.Table, version: int, whole: bool) -> Changed:
     """Change a generation of a view, and its changes if it is served; with `whole`, to have no other rows."""
     new = _net(connection, kept, answers, whole)
     if not len(new) and not whole:
@@ -56,7 +56,7 @@ def change(connection: Connection, kept: Kept, answers: pa.Table, version: int, 
     return Changed(inserted, updated, deleted)
 
 
-def _net(connection: Connection, kept: Kept, answers: pa.Table, whole: bool) -> pa.Table:
+def _net(connection: StoreConnection, kept: ViewGeneration, answers: pa.Table, whole: bool) -> pa.Table:
     """The last answer of each key."""
     shape = kept.shape
     place = len(shape.columns.names) - 3

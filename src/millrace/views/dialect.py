@@ -66,7 +66,7 @@ class Cursor(Protocol):
         """All rows that are left."""
 
 
-class Connection(Protocol):
+class StoreConnection(Protocol):
     """A connection to a database, in a transaction."""
 
     @property

@@ -4,25 +4,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from millrace.model.errors import ConflictError, NotFoundError, not_found
-from millrace.views.catalog import Catalog, Kept
-from millrace.views.dialect import Connection, quoted
+from millrace.views.catalog import Catalog, ViewGeneration
+from millrace.views.dialect import StoreConnection, quoted
 from millrace.views.shape import ViewShape, check_names, differences
-from millrace.views.store import State
+from millrace.views.store import GenerationState
 
 
-def complete(connection: Connection, pipeline: str, shapes: Sequence[ViewShape], generation: int | None) -> None:
+def complete(connection: StoreConnection, pipeline: str, shapes: Sequence[ViewShape], generation: int | None) -> None:
     """Make the views of a generation that are missing. Refuses those that are there with another shape."""
     catalog = Catalog(connection)
     _check(catalog, pipeline, shapes)
     version = catalog.version()
-    serving = catalog.in_state(pipeline, State.SERVING)
+    serving = catalog.in_state(pipeline, GenerationState.SERVING)
     if serving is None:
-        serving = catalog.add_generation(pipeline, State.SERVING)
+        serving = catalog.add_generation(pipeline, GenerationState.SERVING)
     to = serving if generation is None else generation
     known = of_generation(catalog, pipeline, to)
     for shape in shapes:
         if shape.name not in known:
-            kept = _create(connection, Kept(shape, to, pipeline, 0, version))
+            kept = _create(connection, ViewGeneration(shape, to, pipeline, 0, version))
             if to == serving:
                 for statement in _serve(connection, kept, None, version):
                     connection.execute(statement)
@@ -33,23 +33,26 @@ def complete(connection: Connection, pipeline: str, shapes: Sequence[ViewShape],
             )
 
 
-def begin(connection: Connection, pipeline: str, shapes: Sequence[ViewShape]) -> int:
+def begin(connection: StoreConnection, pipeline: str, shapes: Sequence[ViewShape]) -> int:
     """Make a new generation to be filled, in place of one that was not finished."""
     catalog = Catalog(connection)
     _check(catalog, pipeline, shapes)
-    unfinished = catalog.in_state(pipeline, State.FILLING)
+    unfinished = catalog.in_state(pipeline, GenerationState.FILLING)
     if unfinished is not None:
-        catalog.set_state(pipeline, unfinished, State.DROPPED)
-    number = catalog.add_generation(pipeline, State.FILLING)
+        catalog.set_state(pipeline, unfinished, GenerationState.DROPPED)
+    number = catalog.add_generation(pipeline, GenerationState.FILLING)
     for shape in shapes:
-        _create(connection, Kept(shape, number, pipeline, 0, catalog.version()))
+        _create(connection, ViewGeneration(shape, number, pipeline, 0, catalog.version()))
     return number
 
 
-def serve(connection: Connection, pipeline: str, generation: int, version: int) -> None:
+def serve(connection: StoreConnection, pipeline: str, generation: int, version: int) -> None:
     """Serve another generation in place of the one that is, which is kept; the one before that is dropped."""
     catalog = Catalog(connection)
-    serving, previous = catalog.in_state(pipeline, State.SERVING), catalog.in_state(pipeline, State.PREVIOUS)
+    serving, previous = (
+        catalog.in_state(pipeline, GenerationState.SERVING),
+        catalog.in_state(pipeline, GenerationState.PREVIOUS),
+    )
     new = of_generation(catalog, pipeline, generation)
     old = {} if serving is None else catalog.of_generation(pipeline, serving)
     statements = []
@@ -61,16 +64,16 @@ def serve(connection: Connection, pipeline: str, generation: int, version: int) 
             statements += [f"DROP VIEW {quoted(name)}", f"DROP TABLE {quoted(str(kept.changes))}"]
     connection.unread(statements)
     if previous is not None:
-        catalog.set_state(pipeline, previous, State.DROPPED)
+        catalog.set_state(pipeline, previous, GenerationState.DROPPED)
     if serving is not None:
-        catalog.set_state(pipeline, serving, State.PREVIOUS)
-    catalog.set_state(pipeline, generation, State.SERVING)
+        catalog.set_state(pipeline, serving, GenerationState.PREVIOUS)
+    catalog.set_state(pipeline, generation, GenerationState.SERVING)
 
 
-def drop(connection: Connection, pipeline: str) -> None:
+def drop(connection: StoreConnection, pipeline: str) -> None:
     """Serve none of a pipeline's views; no number of a generation is used again, nor is a checkpoint that filled it."""
     catalog = Catalog(connection)
-    known = [each.number for each in catalog.generations(pipeline) if each.state is not State.DROPPED]
+    known = [each.number for each in catalog.generations(pipeline) if each.state is not GenerationState.DROPPED]
     if not known:
         known_names = sorted({kept.pipeline for kept in catalog.views()})
         raise not_found("pipeline", pipeline, known_names, "millrace views lists what is there")
@@ -80,11 +83,11 @@ def drop(connection: Connection, pipeline: str) -> None:
             if kept.changes is not None:
                 statements += [f"DROP VIEW {quoted(name)}", f"DROP TABLE {quoted(kept.changes)}"]
                 catalog.put(replace(kept, changes=None))
-        catalog.set_state(pipeline, number, State.DROPPED)
+        catalog.set_state(pipeline, number, GenerationState.DROPPED)
     connection.unread(statements)
 
 
-def clear(connection: Connection) -> None:
+def clear(connection: StoreConnection) -> None:
     """Remove the tables of generations that were dropped."""
     catalog = Catalog(connection)
     for kept in catalog.dropped():
@@ -94,18 +97,18 @@ def clear(connection: Connection) -> None:
 
 def target(catalog: Catalog, pipeline: str, generation: int | None) -> int:
     """The generation that is meant: the one that is served, if none is named."""
-    number = catalog.in_state(pipeline, State.SERVING) if generation is None else generation
+    number = catalog.in_state(pipeline, GenerationState.SERVING) if generation is None else generation
     if number is None:
         raise NotFoundError(f"the store has no views of pipeline {pipeline!r}", "open() makes them")
     return number
 
 
-def of_generation(catalog: Catalog, pipeline: str, generation: int) -> dict[str, Kept]:
+def of_generation(catalog: Catalog, pipeline: str, generation: int) -> dict[str, ViewGeneration]:
     """The views of a generation that can be filled."""
     known = {each.number: each.state for each in catalog.generations(pipeline)}
     if generation not in known:
         raise not_found("generation", generation, map(str, known), "name one of them")
-    if known[generation] is State.DROPPED:
+    if known[generation] is GenerationState.DROPPED:
         raise ConflictError(
             f"generation {generation} of pipeline {pipeline!r} was dropped since, by a replay or by somebody",
             "run the pipeline anew to go on with the present one",
@@ -113,14 +116,14 @@ def of_generation(catalog: Catalog, pipeline: str, generation: int) -> dict[str,
     return catalog.of_generation(pipeline, generation)
 
 
-def _create(connection: Connection, kept: Kept) -> Kept:
+def _create(connection: StoreConnection, kept: ViewGeneration) -> ViewGeneration:
     for statement in kept.tables(connection.dialect).create():
         connection.execute(statement)
     Catalog(connection).put(kept)
     return kept
 
 
-def _serve(connection: Connection, kept: Kept, old: Kept | None, version: int) -> list[str]:
+def _serve(connection: StoreConnection, kept: ViewGeneration, old: ViewGeneration | None, version: int) -> list[str]:
     """Let the changes of a view go on with this generation; gives what is left to be executed for it."""
     tables, catalog = kept.tables(connection.dialect), Catalog(connection)
     drop = [] if old is None else [f"DROP VIEW {quoted(kept.shape.name)}"]

@@ -17,10 +17,10 @@ from millrace.model.duration import Duration
 from millrace.model.errors import NOTHING_LOST, ConflictError, MachineError, MillraceError, PipelineError
 from millrace.views import asked
 from millrace.views.copying import binary_rows
-from millrace.views.dialect import Connection, Cursor
+from millrace.views.dialect import Cursor, StoreConnection
 from millrace.views.postgresql_values import PostgresqlDialect
 from millrace.views.sql import SqlStore, wall_clock
-from millrace.views.store import KEEP, NoViewsError, Rows
+from millrace.views.store import KEEP, NoViewsError, ViewRows
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class PostgresqlStore(SqlStore):
         self._idle: deque[psycopg.Connection[Any]] = deque()
         self._was_there = False
 
-    def write(self, work: Callable[[Connection, bool], T]) -> T:
+    def write(self, work: Callable[[StoreConnection, bool], T]) -> T:
         """Do something in one transaction; when the connection is lost, again with a new one."""
         with self._alone:
             for attempt, wait in enumerate((*_WAITS, None)):
@@ -128,7 +128,7 @@ class PostgresqlStore(SqlStore):
 
     def query(
         self, sql: str, limit_seconds: float = 10, max_rows: int | None = None, params: Sequence[Any] = ()
-    ) -> Rows:
+    ) -> ViewRows:
         """The answer to one SQL query."""
         asked.check_query(sql)
         limit = f"set_config('statement_timeout', '{max(1, round(limit_seconds * 1000))}', true)"
@@ -142,7 +142,7 @@ class PostgresqlStore(SqlStore):
             except psycopg.Error as error:
                 why = error
             else:
-                return Rows(columns, rows[:max_rows], max_rows is not None and len(rows) > max_rows)
+                return ViewRows(columns, rows[:max_rows], max_rows is not None and len(rows) > max_rows)
         raise self._why(why, limit_seconds) from why
 
     def close(self) -> None:

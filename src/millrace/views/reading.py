@@ -10,7 +10,7 @@ import pyarrow.types as types
 from millrace.model.errors import PipelineError, shown, unknown
 from millrace.model.schema import Column, Schema
 from millrace.views.catalog import Catalog
-from millrace.views.dialect import Connection, Dialect, listed, quoted
+from millrace.views.dialect import Dialect, StoreConnection, listed, quoted
 from millrace.views.shape import kind_of
 from millrace.views.store import Filter, ForgottenError, Order, Snapshot
 
@@ -19,7 +19,7 @@ _ORDERS = {"asc": "ASC NULLS FIRST", "desc": "DESC NULLS LAST"}
 
 
 def rows(
-    connection: Connection,
+    connection: StoreConnection,
     view: str,
     where: Sequence[Filter],
     order: Sequence[Order],
@@ -46,7 +46,7 @@ def rows(
     return Snapshot(catalog.version(), _table(connection.dialect, columns, found))
 
 
-def changes(connection: Connection, view: str, since: int) -> pa.Table:
+def changes(connection: StoreConnection, view: str, since: int) -> pa.Table:
     """What changed in a view after a version."""
     catalog = Catalog(connection)
     kept, now = catalog.served(view), catalog.version()

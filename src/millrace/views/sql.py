@@ -12,11 +12,11 @@ from millrace.model.duration import SECOND, Duration, parse_duration
 from millrace.model.errors import ConflictError, MillraceError, NotFoundError, not_found
 from millrace.model.schema import Schema
 from millrace.views import generations, reading
-from millrace.views.catalog import Catalog, Checkpoint
+from millrace.views.catalog import Catalog, CommittedBatch
 from millrace.views.changing import change
-from millrace.views.dialect import Connection, quoted
+from millrace.views.dialect import StoreConnection, quoted
 from millrace.views.shape import ViewShape
-from millrace.views.store import Filter, Generation, Order, Rows, Snapshot, State, ViewInfo
+from millrace.views.store import Filter, Generation, GenerationState, Order, Snapshot, ViewInfo, ViewRows
 
 T = TypeVar("T")
 
@@ -37,17 +37,17 @@ class SqlStore(ABC):
         self._trimmed = clock()
 
     @abstractmethod
-    def write(self, work: Callable[[Connection, bool], T]) -> T:
+    def write(self, work: Callable[[StoreConnection, bool], T]) -> T:
         """Do something in one transaction, alone; it is told whether it may have been done already."""
 
     @abstractmethod
-    def read(self) -> AbstractContextManager[Connection]:
+    def read(self) -> AbstractContextManager[StoreConnection]:
         """See one state of the database."""
 
     @abstractmethod
     def query(
         self, sql: str, limit_seconds: float = 10, max_rows: int | None = None, params: Sequence[Any] = ()
-    ) -> Rows:
+    ) -> ViewRows:
         """The answer to one SQL query."""
 
     @abstractmethod
@@ -57,7 +57,7 @@ class SqlStore(ABC):
     def open(self, pipeline: str, shapes: Sequence[ViewShape], generation: int | None = None) -> None:
         """Make the views that are missing."""
 
-        def work(connection: Connection, again: bool) -> None:
+        def work(connection: StoreConnection, again: bool) -> None:
             Catalog(connection).create()
             generations.complete(connection, pipeline, shapes, generation)
 
@@ -74,7 +74,7 @@ class SqlStore(ABC):
     ) -> int | None:
         """Change views by the answers of a micro-batch."""
 
-        def work(connection: Connection, again: bool) -> int | None:
+        def work(connection: StoreConnection, again: bool) -> int | None:
             catalog = Catalog(connection)
             version = catalog.version(lock=True)
             done = catalog.checkpoint(pipeline, checkpoint)
@@ -88,7 +88,7 @@ class SqlStore(ABC):
                 )
             to = done.generation if done else generations.target(catalog, pipeline, generation)
             version = self._change(connection, pipeline, to, answers, version, whole=False)
-            catalog.record(pipeline, checkpoint, Checkpoint(to, max(batch, done.batch) if done else batch, version))
+            catalog.record(pipeline, checkpoint, CommittedBatch(to, max(batch, done.batch) if done else batch, version))
             return version
 
         version = self.write(work)
@@ -100,7 +100,7 @@ class SqlStore(ABC):
     def replace(self, pipeline: str, answers: Mapping[str, pa.Table], generation: int | None = None) -> int:
         """Make views have these rows and no others."""
 
-        def work(connection: Connection, again: bool) -> int:
+        def work(connection: StoreConnection, again: bool) -> int:
             catalog = Catalog(connection)
             version = catalog.version(lock=True)
             to = generations.target(catalog, pipeline, generation)
@@ -116,7 +116,7 @@ class SqlStore(ABC):
     def begin_generation(self, pipeline: str, shapes: Sequence[ViewShape]) -> int:
         """Make a new generation, to be filled."""
 
-        def work(connection: Connection, again: bool) -> int:
+        def work(connection: StoreConnection, again: bool) -> int:
             catalog = Catalog(connection)
             catalog.create()
             catalog.version(lock=True)
@@ -129,10 +129,10 @@ class SqlStore(ABC):
     def swap(self, pipeline: str, generation: int) -> int:
         """Serve a generation, unless it is served."""
 
-        def work(connection: Connection, again: bool) -> int:
+        def work(connection: StoreConnection, again: bool) -> int:
             catalog = Catalog(connection)
             version = catalog.version(lock=True)
-            if catalog.in_state(pipeline, State.SERVING) == generation:
+            if catalog.in_state(pipeline, GenerationState.SERVING) == generation:
                 return version
             generations.serve(connection, pipeline, generation, version + 1)
             catalog.advance(version + 1, self._clock(), pipeline)
@@ -145,7 +145,7 @@ class SqlStore(ABC):
     def rollback(self, pipeline: str) -> int:
         """Serve the generation again that was served before."""
         with self.read() as connection:
-            previous = Catalog(connection).in_state(pipeline, State.PREVIOUS)
+            previous = Catalog(connection).in_state(pipeline, GenerationState.PREVIOUS)
         if previous is None:
             raise NotFoundError(
                 f"pipeline {pipeline!r} has no generation before the one that is served",
@@ -157,10 +157,10 @@ class SqlStore(ABC):
         """Let go of all views of a pipeline."""
         self.generations(pipeline)  # refuses a store that is not there, which writing would make
 
-        def work(connection: Connection, again: bool) -> None:
+        def work(connection: StoreConnection, again: bool) -> None:
             catalog = Catalog(connection)
             version = catalog.version(lock=True)
-            if again and all(each.state is State.DROPPED for each in catalog.generations(pipeline)):
+            if again and all(each.state is GenerationState.DROPPED for each in catalog.generations(pipeline)):
                 return
             generations.drop(connection, pipeline)
             catalog.advance(version + 1, self._clock(), pipeline)
@@ -214,7 +214,7 @@ class SqlStore(ABC):
 
     def _change(
         self,
-        connection: Connection,
+        connection: StoreConnection,
         pipeline: str,
         generation: int,
         answers: Mapping[str, pa.Table],
@@ -246,7 +246,7 @@ class SqlStore(ABC):
         self._trimmed = self._clock()
         before = self._trimmed - keep
 
-        def work(connection: Connection, again: bool) -> None:
+        def work(connection: StoreConnection, again: bool) -> None:
             catalog = Catalog(connection)
             catalog.version(lock=True)
             last = catalog.last_before(before)

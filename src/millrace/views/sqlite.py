@@ -14,10 +14,10 @@ import pyarrow as pa
 from millrace.model.duration import Duration
 from millrace.model.errors import NOTHING_LOST, CorruptError, MachineError, MillraceError, PipelineError, shown
 from millrace.views import asked
-from millrace.views.dialect import Connection, Cursor
+from millrace.views.dialect import Cursor, StoreConnection
 from millrace.views.sql import SqlStore, wall_clock
 from millrace.views.sqlite_values import SqliteDialect, values
-from millrace.views.store import KEEP, NoViewsError, Rows
+from millrace.views.store import KEEP, NoViewsError, ViewRows
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ class SqliteStore(SqlStore):
         self._alone = threading.Lock()
         self._writer: sqlite3.Connection | None = None
 
-    def write(self, work: Callable[[Connection, bool], T]) -> T:
+    def write(self, work: Callable[[StoreConnection, bool], T]) -> T:
         """Do something in one transaction."""
         with self._alone:
             try:
@@ -133,7 +133,7 @@ class SqliteStore(SqlStore):
 
     def query(
         self, sql: str, limit_seconds: float = 10, max_rows: int | None = None, params: Sequence[Any] = ()
-    ) -> Rows:
+    ) -> ViewRows:
         """The answer to one SQL query."""
         asked.check_query(sql)
         given = _Parameters(params)
@@ -149,14 +149,14 @@ class SqliteStore(SqlStore):
             except (sqlite3.Error, sqlite3.Warning) as error:
                 raise self._why(error, limit_seconds) from error
         given.check_used()
-        return Rows(columns, rows[:max_rows], max_rows is not None and len(rows) > max_rows)
+        return ViewRows(columns, rows[:max_rows], max_rows is not None and len(rows) > max_rows)
 
     def close(self) -> None:
         """Let go of the file."""
         with self._alone:
             self._let_go()
 
-    def _transaction(self, work: Callable[[Connection, bool], T]) -> T:
+    def _transaction(self, work: Callable[[StoreConnection, bool], T]) -> T:
         if self._writer is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = sqlite3.connect(self._path, _PATIENCE, isolation_level=None, check_same_thread=False)

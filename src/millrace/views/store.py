@@ -40,7 +40,7 @@ class NoViewsError(NotFoundError):
     """Nothing was ever kept there."""
 
 
-class State(StrEnum):
+class GenerationState(StrEnum):
     """What a generation is."""
 
     FILLING = "filling"
@@ -55,7 +55,7 @@ class Generation:
     """A generation of a pipeline's views."""
 
     number: int
-    state: State
+    state: GenerationState
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ViewRows:
     """What an SQL query gives, with values as the database has them."""
 
     columns: tuple[str, ...]
@@ -156,7 +156,7 @@ class Store(Protocol):
 
     def query(
         self, sql: str, limit_seconds: float = 10, max_rows: int | None = None, params: Sequence[Any] = ()
-    ) -> Rows:
+    ) -> ViewRows:
         """The answer to one SQL query, which reads and cannot do anything else; `$1` is the first parameter.
 
         Refuses parameters that the query does not use.

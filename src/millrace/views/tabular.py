@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from millrace.model.errors import PipelineError
 from millrace.model.plain import as_text, to_json
-from millrace.views.store import Rows
+from millrace.views.store import ViewRows
 
 ARROW = "application/vnd.apache.arrow.stream"
 """The media type of tables over HTTP."""
@@ -16,7 +16,7 @@ VERSION = b"millrace.version"
 """The key of a schema's metadata that holds the version of the store which rows are of."""
 
 
-def table_of(found: Rows) -> pa.Table:
+def table_of(found: ViewRows) -> pa.Table:
     """The rows as a table; a column whose values have no common Arrow type is text.
 
     Refuses two columns of one name, as rows could not be told apart by name.
