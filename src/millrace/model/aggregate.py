@@ -82,7 +82,7 @@ class Aggregate(ABC):
         return types[0]
 
     def over(self, types: Sequence[str]) -> "Aggregate":
-        """This aggregate specialized for the types of its arguments, if its answers depend on them."""
+        """The aggregate specialized for the types of its arguments, if its answers depend on them."""
         return self
 
     def combine(self, partials: Sequence[Partial | None]) -> Partial | None:
