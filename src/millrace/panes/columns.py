@@ -2,8 +2,7 @@
 
 Each aggregate stores its partials in a few columns (`sum` in two, a sum and a count; `variance` in three). It computes
 them from the values of rows (`lift`), merges those of each group (`merge`) and computes the answers (`answers`), with
-the groups that have none. Sketches and folds cannot be vectorized: their partials are merged one at a time, for each
-group and bundle.
+the groups that have none. Sketches and folds cannot be vectorized: their partials are merged in Python, group by group.
 """
 
 import pickle
@@ -286,7 +285,7 @@ class Listed(Columnar):
 
 
 class Topped(Columnar):
-    """top_k: a list of values, and a list of their ranks."""
+    """top_k: a list of values, and a list of the values that rank them."""
 
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
         held = pc.and_(pc.is_valid(values[0]), pc.is_valid(values[-1]))

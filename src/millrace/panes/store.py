@@ -68,7 +68,7 @@ class RowStore:
 
     def find(self, wanted: pa.Table, on: Sequence[str]) -> tuple[npt.NDArray[np.intp], Located]:
         """The live rows that equal wanted rows in the columns `on`: the index of each wanted row, and the position."""
-        # A lookup in hash order is fast, because neighbouring hashes are in the same cache lines.
+        # Lookups in hash order are fast: each one reads memory that the previous one has just read.
         _, sought = sort_by(wanted[HASH].to_numpy())
         hashes = wanted[HASH].to_numpy()[sought]
         found, numbers, places = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)], [np.zeros(0, np.intp)]
