@@ -210,7 +210,7 @@ def _substring(text: str, start: int, length: int) -> str:
 
 
 def _like(text: str, pattern: str) -> bool:
-    tokens = re.findall(r"\\?.", pattern, re.DOTALL)  # a backslash makes the next sign plain
+    tokens = re.findall(r"\\?.", pattern, re.DOTALL)  # a backslash escapes the next character
     regex = "".join({"%": ".*", "_": "."}.get(token, re.escape(token[-1])) for token in tokens)
     return re.fullmatch(regex, text, re.DOTALL) is not None
 

@@ -17,8 +17,8 @@ ARCHIVE = "archive"
 def log(topic: str, schema: str | Mapping[str, str] | Schema, start: str | datetime = "earliest") -> Source:
     """The rows of a log topic, each a JSON object with these columns.
 
-    A stream starts at the earliest record in the topic, at the end of the topic (`latest`), or at the first record
-    stored at or after a datetime.
+    A stream starts at the earliest record in the topic, at the end of the topic (`latest`), or, in each partition, at
+    the first record whose timestamp is not before a datetime.
     """
     name, columns = _name(topic, "topic"), parse_schema(schema)
     if start == "earliest":

@@ -139,7 +139,7 @@ def wider(left: str, right: str) -> str | None:
 
 
 def widest(types: Iterable[str]) -> str | None:
-    """The common type of many; None if there is none."""
+    """The common type of several types; None if there is none."""
     found: str | None = "VOID"
     for each in types:
         found = None if found is None else wider(found, each)
