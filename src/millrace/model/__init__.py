@@ -1,1 +1,1 @@
-"""What is asked: windows, triggers, aggregates, pipelines, and what they mean. Pure: no Spark."""
+"""Windows, triggers, aggregates, pipelines and their reference semantics. Pure Python, without Spark."""

@@ -1,6 +1,6 @@
-"""Which Arrow types hold the values of which SQL types, as they are or without loss: the one list for Parquet.
+"""The Arrow types that are read as each SQL type, unchanged or by a lossless cast: the one list for Parquet.
 
-Whatever is not in it is refused, also where Arrow has a cast: seconds in a BIGINT are no TIMESTAMP.
+A pair that is not listed is refused, even if Arrow has a cast: seconds in a BIGINT are not a TIMESTAMP.
 """
 
 from typing import Literal, TypeAlias
@@ -17,13 +17,13 @@ _WIDTHS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 _UNSIGNED = {pa.uint8(): 8, pa.uint16(): 16, pa.uint32(): 32}
 _DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
 _EXACT = {"FLOAT": 24, "DOUBLE": 53}
-"""How long the whole numbers are, in bits, that a type holds, all of them."""
+"""The number of bits up to which a floating point type holds every whole number exactly."""
 
 
 def accepted(held: pa.DataType, type: str) -> Fit | None:
-    """How a column of an Arrow type is read as an SQL type: as it is, by a cast that loses nothing, or not at all.
+    """How a column of an Arrow type is read as an SQL type: unchanged, by a lossless cast, or not at all (None).
 
-    Nanoseconds are checked: they are a TIMESTAMP as long as all of them are whole microseconds, as pandas writes them.
+    Nanoseconds are checked: they are a TIMESTAMP if all values are whole microseconds, as pandas writes them.
 
     >>> accepted(pa.int32(), "BIGINT"), accepted(pa.int64(), "TIMESTAMP"), accepted(pa.timestamp("ms"), "TIMESTAMP")
     ('wider', None, 'wider')
@@ -49,7 +49,7 @@ def _is_wider(held: pa.DataType, asked: pa.DataType, type: str) -> bool:
         return any(check(held) for check in (types.is_large_string, types.is_string_view))
     if type == "BINARY":
         return any(check(held) for check in (types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary))
-    if type == "TIMESTAMP":  # without a zone they are in UTC, as in JSON
+    if type == "TIMESTAMP":  # times without a zone are in UTC, as in JSON
         return bool(types.is_timestamp(held) and held.unit in ("s", "ms", "us"))
     if types.is_decimal(asked):
         if types.is_decimal(held):
@@ -59,7 +59,7 @@ def _is_wider(held: pa.DataType, asked: pa.DataType, type: str) -> bool:
 
 
 def as_type(column: pa.ChunkedArray, type: str, what: str) -> pa.ChunkedArray:
-    """A column as an SQL type. Raises MillraceError, which says what it is of, if it is of another."""
+    """A column as an SQL type. Raises PipelineError, with `what` as the subject, if it is not one."""
     how, kind = accepted(column.type, type), arrow_type(type)
     if how is None:
         raise PipelineError(f"{what} is {column.type}, which is not read as {type}")

@@ -1,16 +1,16 @@
-"""What is computed over the elements of a window: aggregates that merge.
+"""Aggregates: mergeable functions over the elements of a window.
 
 Each aggregate has one definition that every engine follows:
 
-- `partial(values, at)` is what one element contributes, `None` if nothing;
-- `merge(a, b)` puts two contributions together, in any order and grouping;
-- `result(partial)` is the answer, where `None` stands for no contribution at all. It raises `NoValueError` where there
-  is none, such as a sum beyond its type: an error of that group, judged on the whole, however it came together;
-- `inverse(total, part)`, where it exists, takes a contribution back out.
+- `partial(values, at)` is the partial of one element, `None` if it contributes nothing;
+- `merge(a, b)` merges two partials, in any order and grouping;
+- `result(partial)` is the answer; `None` is the partial of no contributions. It raises `NoValueError` if there is no
+  answer, such as a sum beyond its type. That depends on the final partial only, not on the order of merges;
+- `inverse(total, part)`, if the aggregate has one, removes a merged partial.
 
-NULL is handled as in SQL: aggregates skip it, `count()` counts rows, and the answer over nothing
-is NULL except for counts (0) and collections (empty). Types and values are Spark 4's (ANSI); docs/aggregates.md says
-where they are not, and why.
+NULL is handled as in SQL: aggregates skip it, `count()` counts rows, and the answer over no values is NULL except for
+counts (0) and collections (empty). Types and values are those of Spark 4 (ANSI); docs/aggregates.md lists the
+exceptions and their reasons.
 """
 
 import heapq
@@ -33,7 +33,7 @@ Values: TypeAlias = tuple[Any, ...]
 
 _MOST_DIGITS = 38
 _EXACT = Context(prec=200, rounding=ROUND_HALF_UP)
-"""Enough digits for any sum of decimals."""
+"""A precision sufficient for any sum of decimals."""
 
 
 class Aggregate(ABC):
@@ -46,7 +46,7 @@ class Aggregate(ABC):
     numeric: ClassVar[bool] = False
     """Whether the first argument must be a number."""
     width: ClassVar[int] = 1
-    """How many columns its partials take where they are kept in columns."""
+    """The number of columns of its partials in the columnar engine."""
 
     @property
     @abstractmethod
@@ -54,27 +54,27 @@ class Aggregate(ABC):
         """The SQL expressions whose values `partial` takes."""
 
     def partial(self, values: Values, at: int) -> Partial | None:
-        """What one element contributes; nothing if one of its values is NULL."""
+        """The partial of one element; None if one of its values is NULL."""
         return None if any(value is None for value in values) else self.lift(values, at)
 
     @abstractmethod
     def lift(self, values: Values, at: int) -> Partial:
-        """The contribution of an element whose values are all there."""
+        """The partial of an element without NULLs."""
 
     @abstractmethod
     def merge(self, a: Partial, b: Partial) -> Partial:
-        """Two contributions as one."""
+        """Merge two partials."""
 
     def result(self, partial: Partial | None) -> Any:
-        """The answer."""
+        """The answer of a partial; None stands for no contributions."""
         return None if partial is None else self.finish(partial)
 
     def finish(self, partial: Partial) -> Any:
-        """The answer where something was contributed."""
+        """The answer of a partial with at least one contribution."""
         return partial
 
     def inverse(self, total: Partial, part: Partial) -> Partial | None:
-        """What is left of `total` without `part`, which was merged into it before."""
+        """The partial `total` without `part`, which was merged into it before; None if nothing remains."""
         raise NotImplementedError(f"{self.name} cannot take a contribution back")
 
     def result_type(self, types: Sequence[str]) -> str:
@@ -82,11 +82,11 @@ class Aggregate(ABC):
         return types[0]
 
     def over(self, types: Sequence[str]) -> "Aggregate":
-        """The same, where it depends on the types of the arguments what the answer is."""
+        """The aggregate specialized for the types of its arguments, if its answers depend on them."""
         return self
 
     def combine(self, partials: Sequence[Partial | None]) -> Partial | None:
-        """All contributions as one."""
+        """Merge all partials; None if there are none."""
         given = [partial for partial in partials if partial is not None]
         return reduce(self.merge, given) if given else None
 
@@ -107,7 +107,7 @@ class OfOne(Aggregate):
 
 @dataclass(frozen=True, slots=True)
 class Count(Aggregate):
-    """How many rows, or how many values that are not NULL."""
+    """The number of rows, or of values that are not NULL."""
 
     argument: str | None = None
     name: ClassVar[str] = "count"
@@ -135,7 +135,7 @@ class Count(Aggregate):
 
 @dataclass(frozen=True, slots=True)
 class CountIf(Count):
-    """How many rows fulfil a condition."""
+    """The number of rows that fulfil a condition."""
 
     name: ClassVar[str] = "count_if"
 
@@ -145,13 +145,13 @@ class CountIf(Count):
 
 @dataclass(frozen=True, slots=True)
 class Sum(OfOne):
-    """The sum. A partial is (sum, how many), so that taking all back leaves NULL, not 0.
+    """The sum. A partial is (sum, count), so that removing all values leaves NULL, not 0.
 
-    Sums of whole numbers and of decimals are exact and have no bounds on the way; the answer has those of its type.
+    Partial sums of whole numbers and of decimals are exact and unbounded; the answer must fit its type.
     """
 
     type: str = field(default=UNKNOWN, compare=False, repr=False)
-    """Of the argument, once that is known."""
+    """The type of the argument, once it is known."""
     name: ClassVar[str] = "sum"
     width: ClassVar[int] = 2
     invertible: ClassVar[bool] = True
@@ -172,7 +172,7 @@ class Sum(OfOne):
         return total
 
     def fitting(self, answer: Decimal) -> Decimal:
-        """A decimal as the type of the answer has it."""
+        """A decimal rounded to the type of the answer. Raises NoValueError if it does not fit."""
         precision, scale = self.digits(-int(answer.as_tuple().exponent))
         rounded = answer.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
         if rounded.copy_abs() >= Decimal(10) ** (precision - scale):
@@ -188,7 +188,7 @@ class Sum(OfOne):
         return NoValueError(f"{self} is {shown}, which {kind} cannot hold; cast its argument to a wider type")
 
     def digits(self, scale: int) -> tuple[int, int]:
-        """The precision and the scale of an answer over decimals, whose own scale it is if their type is not known."""
+        """The precision and the scale of an answer over decimals; `scale` is used if their type is not known."""
         return digits_of(self.result_type([self.type])) or (_MOST_DIGITS, scale)
 
     def inverse(self, total: tuple[Any, int], part: tuple[Any, int]) -> tuple[Any, int] | None:
@@ -199,7 +199,7 @@ class Sum(OfOne):
         return replace(self, type=types[0])
 
     def result_type(self, types: Sequence[str]) -> str:
-        """As Spark has it: ten digits more for decimals, so that a sum has room for many."""
+        """As in Spark: ten more digits for decimals, so that the sum of many values fits."""
         digits = digits_of(types[0])
         if digits is not None:
             return f"DECIMAL({min(_MOST_DIGITS, digits[0] + 10)}, {digits[1]})"
@@ -208,7 +208,7 @@ class Sum(OfOne):
 
 @dataclass(frozen=True, slots=True)
 class Mean(Sum):
-    """The arithmetic mean: the exact sum, divided and then rounded once."""
+    """The arithmetic mean: the exact sum divided by the count, rounded once."""
 
     name: ClassVar[str] = "mean"
 
@@ -220,7 +220,7 @@ class Mean(Sum):
         return self.fitting(_quotient(total, count, scale))
 
     def result_type(self, types: Sequence[str]) -> str:
-        """As Spark has it: four digits more after the point for decimals."""
+        """As in Spark: four more digits after the point for decimals."""
         digits = digits_of(types[0])
         if digits is None:
             return "DOUBLE"
@@ -231,8 +231,7 @@ class Mean(Sum):
 class Variance(OfOne):
     """The sample variance. A partial is (count, mean, sum of squared distances from the mean).
 
-    NaN if a value is NaN or infinite, infinite if the sum of squares is beyond DOUBLE; so it does not depend on
-    how values come together which of these it is.
+    NaN if a value is NaN or infinite, infinite if the sum of squares is beyond DOUBLE, whatever the order of merges.
     """
 
     name: ClassVar[str] = "variance"
@@ -243,7 +242,7 @@ class Variance(OfOne):
         return 1, float(values[0]), 0.0
 
     def merge(self, a: tuple[int, float, float], b: tuple[int, float, float]) -> tuple[int, float, float]:
-        # Adding up squares instead would lose the small differences of large values.
+        # A plain sum of squares would lose the small differences between large values.
         count, apart = a[0] + b[0], b[1] - a[1]
         if not (isfinite(a[1]) and isfinite(b[1])):
             return count, nan, nan
@@ -271,7 +270,7 @@ class StdDev(Variance):
 
 @dataclass(frozen=True, slots=True)
 class Min(OfOne):
-    """The least value; NaN is greater than any other."""
+    """The least value; NaN is greater than any other value."""
 
     name: ClassVar[str] = "min"
 
@@ -284,7 +283,7 @@ class Min(OfOne):
 
 @dataclass(frozen=True, slots=True)
 class Max(Min):
-    """The greatest value; NaN is greater than any other."""
+    """The greatest value; NaN is greater than any other value."""
 
     name: ClassVar[str] = "max"
 
@@ -294,7 +293,7 @@ class Max(Min):
 
 @dataclass(frozen=True, slots=True)
 class First(OfOne):
-    """The value that is earliest in event time; the least, if several are."""
+    """The value with the earliest event time; the least of several."""
 
     name: ClassVar[str] = "first"
     width: ClassVar[int] = 2
@@ -311,7 +310,7 @@ class First(OfOne):
 
 @dataclass(frozen=True, slots=True)
 class Last(First):
-    """The value that is latest in event time; the greatest, if several are."""
+    """The value with the latest event time; the greatest of several."""
 
     name: ClassVar[str] = "last"
 
@@ -340,7 +339,7 @@ class Collect(OfOne):
 
 @dataclass(frozen=True, slots=True)
 class CollectSet(Collect):
-    """The different values, sorted."""
+    """The distinct values, sorted."""
 
     name: ClassVar[str] = "collect_set"
 
@@ -381,10 +380,10 @@ class TopK(Aggregate):
 
 @dataclass(frozen=True, slots=True)
 class Fold(Aggregate):
-    """A user's own aggregate: `start`, then `add(state, value)` for each value as it arrives.
+    """A user's aggregate: `start`, then `add(state, value)` for each value in order of arrival.
 
-    With `join` two states can become one. Without it the values themselves are kept, in order of
-    arrival, and sessions, which put together what did not arrive together, are refused.
+    `join` merges two states. Without it, the partial is the list of values in order of arrival, and session windows
+    are refused, because merging sessions would not keep that order.
     """
 
     argument: str
@@ -402,7 +401,7 @@ class Fold(Aggregate):
 
     @property
     def mergeable(self) -> bool:  # type: ignore[override]
-        """Whether states can be put together in any order."""
+        """Whether states can be merged in any order."""
         return self.join is not None
 
     def lift(self, values: Values, at: int) -> Any:
@@ -418,7 +417,7 @@ class Fold(Aggregate):
         return self._call("", self.answer, state) if self.answer else state
 
     def _call(self, of: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of the user's; if it fails, there is no value."""
+        """Call a user's function. Raises NoValueError if the function raises."""
         try:
             return function(*arguments)
         except Exception as error:
@@ -437,7 +436,7 @@ class Fold(Aggregate):
 
 
 def count(column: str | None = None) -> Count:
-    """How many rows, or how many that have a value in `column`."""
+    """The number of rows, or of rows with a value in `column`."""
     if isinstance(column, int):
         raise refuse(
             f"count() counts rows or the values of a column; for windows of {column} elements, window.count({column})"
@@ -446,7 +445,7 @@ def count(column: str | None = None) -> Count:
 
 
 def count_if(condition: str) -> CountIf:
-    """How many rows fulfil the condition."""
+    """The number of rows that fulfil the condition."""
     return CountIf(_expression(condition, "count_if"))
 
 
@@ -481,12 +480,12 @@ def stddev(column: str) -> StdDev:
 
 
 def first(column: str) -> First:
-    """The value that is earliest in event time."""
+    """The value with the earliest event time."""
     return First(_expression(column, "first"))
 
 
 def last(column: str) -> Last:
-    """The value that is latest in event time."""
+    """The value with the latest event time."""
     return Last(_expression(column, "last"))
 
 
@@ -496,12 +495,12 @@ def collect(column: str) -> Collect:
 
 
 def collect_set(column: str) -> CollectSet:
-    """The different values, as a sorted list."""
+    """The distinct values, as a sorted list."""
     return CollectSet(_expression(column, "collect_set"))
 
 
 def top_k(column: str, k: int, by: str | None = None) -> TopK:
-    """The `k` greatest values of `column`, or its values where `by` is greatest."""
+    """The `k` greatest values of `column`, or its values in the `k` rows with the greatest `by`."""
     return TopK(_expression(column, "top_k"), positive(k, "top_k"), None if by is None else _expression(by, "top_k"))
 
 
@@ -516,8 +515,8 @@ def fold(
 ) -> Fold:
     """An aggregate of your own: `fold("v", 1, lambda product, v: product * v)`.
 
-    Give `merge`, which puts two states together, to use it in session windows. A checkpoint refuses to go on with
-    functions whose code has changed; give a `version` to say yourself when they compute something else.
+    Session windows need `merge`, which merges two states. A run from a checkpoint is refused if the code of the
+    functions has changed. With a `version`, only a change of the version counts; change it when their answers change.
     """
     for what, function in (("add", add), ("merge", merge), ("result", result)):
         if function is not None and not callable(function):
@@ -531,7 +530,7 @@ def sort_key(value: Any) -> tuple[bool, Any]:
 
 
 def one_zero(value: Any) -> Any:
-    """A value as answers show it: -0.0, which equals 0.0, is 0.0."""
+    """A value with -0.0 replaced by 0.0, which it equals."""
     return value + 0.0 if isinstance(value, float) else value
 
 
@@ -543,7 +542,7 @@ def positive(number: int, where: str) -> int:
 
 
 def check_types(aggregate: Aggregate, types: Sequence[str]) -> None:
-    """Refuse an aggregate over values it makes no sense for."""
+    """Refuse an aggregate whose arguments have unsuitable types."""
     if aggregate.numeric and not is_numeric(types[0]):
         raise refuse(f"{aggregate} needs numbers, but {aggregate.arguments[0]} is {types[0]}")
     if isinstance(aggregate, CountIf) and types[0] not in ("BOOLEAN", "UNKNOWN"):
@@ -569,7 +568,7 @@ def _subtracted(a: Any, b: Any) -> Any:
 
 
 def _quotient(total: Decimal, count: int, scale: int) -> Decimal:
-    """Rounded once, half away from zero."""
+    """`total / count` with `scale` digits after the point, rounded once, half away from zero."""
     numerator, denominator = total.scaleb(scale, _EXACT).as_integer_ratio()
     whole, rest = divmod(abs(numerator), denominator * count)
     whole += 2 * rest >= denominator * count

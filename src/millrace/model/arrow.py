@@ -23,7 +23,7 @@ _PLAIN = {
 
 
 def arrow_type(type: str) -> pa.DataType | None:
-    """The Arrow type of an SQL type; None if only the values can tell.
+    """The Arrow type of an SQL type; None if it depends on the values.
 
     >>> arrow_type("ARRAY<BIGINT>")
     ListType(list<item: int64>)

@@ -1,4 +1,4 @@
-"""Functions of numbers, text and times: from the parser's tree to typed calls, as `resolve` reads operators."""
+"""Resolves functions of numbers, text and times from the parser's tree to typed calls; `resolve` does operators."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 Reading = Callable[["Resolver", Any], Node]
-"""How one kind of parser node is read."""
+"""The resolver of one kind of parser node."""
 
 
 def signed(name: str, node: Node, tree: exp.Expr) -> Node:
-    """A number with another sign, of its own type."""
+    """`abs` or `neg` of a number; the result has the type of the number."""
     if not is_number(node.type) or (is_decimal(node.type) and decimal_of(node.type)[0] > 18):
         raise UnresolvedError(f"{said(tree)} is known to Spark only")
     return Call(name, (node,), node.type)
@@ -36,7 +36,7 @@ def whole(name: str) -> Reading:
     def read(resolver: "Resolver", tree: exp.Expr) -> Node:
         node = resolver.node(tree.this)
         if is_integer(node.type) and node.type != "BIGINT":
-            node = cast(node, "DOUBLE")  # which Spark does, and which is exact
+            node = cast(node, "DOUBLE")  # as Spark does; the cast is exact
         if node.type == "FLOAT":
             node = cast(node, "DOUBLE")
         if node.type not in ("DOUBLE", "BIGINT"):
@@ -59,7 +59,7 @@ def rounded(resolver: "Resolver", tree: exp.Round) -> Node:
 
 
 def _text(node: Node, tree: exp.Expr) -> Node:
-    """What takes text takes whole numbers and the like too."""
+    """An argument of a text function; whole numbers, decimals, booleans and dates are cast to text."""
     if node.type == "STRING":
         return node
     if not is_integer(node.type) and node.type not in ("BOOLEAN", "DATE") and not is_decimal(node.type):
@@ -84,12 +84,12 @@ def concatenated(resolver: "Resolver", tree: exp.Concat | exp.DPipe) -> Node:
 
 
 def of_text(name: str, type: str) -> Reading:
-    """A function of one text."""
+    """A function of one string."""
     return lambda resolver, tree: Call(name, (_text(resolver.node(tree.this), tree),), type)
 
 
 def two_texts(name: str) -> Reading:
-    """A condition over two texts."""
+    """A condition on two strings."""
 
     def read(resolver: "Resolver", tree: exp.Expr) -> Node:
         left, right = (resolver.node(side) for side in (tree.this, tree.expression))
@@ -101,7 +101,7 @@ def two_texts(name: str) -> Reading:
 
 
 def trimmed(resolver: "Resolver", tree: exp.Trim) -> Node:
-    """`trim`, `ltrim` and `rtrim`, of spaces or of signs that are written out."""
+    """`trim`, `ltrim` and `rtrim`, of spaces or of the characters of a literal."""
     position = str(tree.args.get("position") or "BOTH").upper()
     name = {"BOTH": "trim", "LEADING": "ltrim", "TRAILING": "rtrim"}.get(position)
     text = resolver.node(tree.this)
@@ -125,7 +125,7 @@ def substring(resolver: "Resolver", tree: exp.Substring) -> Node:
 
 
 def like(resolver: "Resolver", tree: exp.Like) -> Node:
-    """`LIKE` and `NOT LIKE` with a pattern that is written out."""
+    """`LIKE` and `NOT LIKE` with a literal pattern."""
     for side in (tree.this, tree.expression):
         check_grouped(tree, side)
     text, pattern = resolver.node(tree.this), resolver.node(tree.expression)
@@ -139,7 +139,7 @@ def like(resolver: "Resolver", tree: exp.Like) -> Node:
 
 
 def indexed(resolver: "Resolver", tree: exp.Bracket) -> Node:
-    """`array[i]`, from 0 on."""
+    """`array[i]`, counted from 0."""
     node, (key,) = resolver.node(tree.this), resolver.nodes(tree.expressions)
     kind = exp.DataType.build(node.type, dialect=DIALECT)
     if kind.this != exp.DataType.Type.ARRAY or not is_integer(key.type) or is_fallible(key):
@@ -163,7 +163,7 @@ TRUNCATIONS = ("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SEC
 
 
 def to_date(resolver: "Resolver", tree: exp.Expr) -> Node:
-    """What functions of a day take; `to_date(x)`, too."""
+    """`to_date(x)`, and the argument of functions of a date."""
     node = resolver.node(tree.this)
     if node.type not in ("DATE", "TIMESTAMP", "STRING"):
         raise UnresolvedError(f"{said(tree)} is known to Spark only")
@@ -171,7 +171,7 @@ def to_date(resolver: "Resolver", tree: exp.Expr) -> Node:
 
 
 def date_part(name: str) -> Reading:
-    """A part of a day."""
+    """A part of a date, such as the year."""
 
     def read(resolver: "Resolver", tree: exp.Expr) -> Node:
         node = resolver.node(tree.this)
@@ -195,7 +195,7 @@ def of_time(name: str, type: str) -> Reading:
 
 
 def named(resolver: "Resolver", tree: exp.Anonymous) -> Node:
-    """Functions that the parser has no class for."""
+    """A function that the parser has no class for."""
     name, nodes = tree.name.lower(), resolver.nodes(tree.expressions)
     if len(nodes) == 1:
         (node,) = nodes

@@ -1,6 +1,6 @@
-"""How Spark's ANSI rules bring operands together: casts that nobody wrote.
+"""Implicit casts: how Spark's ANSI rules bring operands to a common type.
 
-What is not understood raises `UnresolvedError`, and is left to Spark.
+A case that is not covered raises `UnresolvedError`; the expression is then left to Spark.
 """
 
 import re
@@ -28,16 +28,16 @@ from millrace.model.values import cast_value
 
 
 class UnresolvedError(Exception):
-    """Why only Spark can say what an expression means."""
+    """The reason why only Spark can resolve an expression."""
 
 
 def said(tree: exp.Expr) -> str:
-    """A part of an expression, for a message."""
+    """A part of an expression as SQL text, for a message."""
     return tree.sql(DIALECT)
 
 
 def cast(node: Node, type: str, safe: bool = False) -> Node:
-    """A node as another type; what is written out is converted now."""
+    """A node cast to another type; a literal is converted at once."""
     if node.type == type:
         return node
     if safe and type == "TIMESTAMP" and is_integer(node.type):
@@ -58,11 +58,11 @@ def cast(node: Node, type: str, safe: bool = False) -> Node:
 
 
 _LIKE_A_TIME = re.compile(r"\s*[+-]?\d{4,}(-\d{1,2}(-\d{1,2}([T ].*)?)?)?\s*$", re.DOTALL)
-"""Text that Spark may read as a time though we do not: other zones, other years."""
+"""Text that Spark may read as a time although `cast_value` does not: other zones, other years."""
 
 
 def _check_moment(text: str | None) -> None:
-    """Spark has words for some moments, most of which are others each time."""
+    """Refuse Spark's words for moments such as `now`, whose value differs in every run; leave `epoch` to Spark."""
     word = (text or "").strip().lower().partition(" ")[0]
     if word in ("now", "today", "tomorrow", "yesterday"):
         raise refuse(f"{text!r} is different on every replay; use the event's own time")
@@ -89,11 +89,11 @@ _CASTS = frozenset(
     for source in sources
     for target in targets
 )
-"""The casts that are understood, decimals of any size alike."""
+"""The supported casts; `DECIMAL` stands for every precision and scale."""
 
 
 def balanced(left: Node, right: Node, tree: exp.Expr) -> tuple[Node, Node]:
-    """Both operands as one type; decimals may keep their own."""
+    """Both operands cast to a common type; two decimals keep their own types."""
     if "STRING" in (left.type, right.type):
         common = beside_text(right.type if left.type == "STRING" else left.type)
         if common is None:
@@ -110,7 +110,7 @@ def balanced(left: Node, right: Node, tree: exp.Expr) -> tuple[Node, Node]:
 
 
 def _read_text(node: Node, type: str, tree: exp.Expr) -> Node:
-    """Text beside a number or a time is read as one, and must be one if it is written out."""
+    """Cast text to the type of the other operand; refuse a literal that is not of that type."""
     made = cast(node, type)
     if isinstance(node, Literal) and not isinstance(made, Literal):
         raise refuse(f"{said(tree)!r} compares {type} with {node.value!r}, which is not one")
@@ -118,7 +118,7 @@ def _read_text(node: Node, type: str, tree: exp.Expr) -> Node:
 
 
 def _beside_decimal(node: Node, other: str) -> Node:
-    """An operand whose other side is a decimal, or which is one beside a number."""
+    """An operand cast for an operation in which it or the other operand is a decimal."""
     if is_decimal(node.type):
         return cast(node, "DOUBLE") if is_float(other) else node
     if is_integer(node.type):
@@ -130,7 +130,7 @@ def _beside_decimal(node: Node, other: str) -> Node:
 
 
 def as_one(nodes: Sequence[Node], tree: exp.Expr) -> tuple[list[Node], str]:
-    """The branches of a CASE and the like, as the one type that they share."""
+    """The branches of a CASE, arguments of COALESCE and the like, cast to their common type."""
     common = widest(node.type for node in nodes)
     if common is None or common == "VOID":
         raise UnresolvedError(f"the type of {said(tree)} is known to Spark only")
@@ -138,7 +138,7 @@ def as_one(nodes: Sequence[Node], tree: exp.Expr) -> tuple[list[Node], str]:
 
 
 def call(name: str, arguments: tuple[Node, ...], type: str, tree: exp.Expr) -> Node:
-    """A call, unless Spark's optimizer may leave a part of it out that has no value."""
+    """A call. Raises UnresolvedError if Spark's optimizer may skip an argument that has no value."""
     failing = any(is_fallible(each) and not is_constant(each) for each in arguments)
     if failing and (any(map(_is_null, arguments)) or (name == "same" and len(set(arguments)) == 1)):
         raise UnresolvedError(f"{said(tree)} has a NULL in it, for which Spark leaves the rest out")
@@ -146,7 +146,7 @@ def call(name: str, arguments: tuple[Node, ...], type: str, tree: exp.Expr) -> N
 
 
 def _is_null(node: Node) -> bool:
-    """Whether Spark knows before it runs that it is NULL."""
+    """Whether Spark knows at planning time that the node is NULL."""
     if is_constant(node):
         try:
             return value_of(node, {}) is None
@@ -161,7 +161,7 @@ _NOT_STRICT = ("and", "or", "coalesce", "in", "same", "is_null", "greatest", "le
 
 
 def check_grouped(tree: exp.Expr, side: exp.Expr) -> None:
-    """Leave an operand to Spark that Spark and the parser may group in different ways, as in `a = b < c`."""
+    """Raise UnresolvedError for an operand that Spark and the parser may group differently, as in `a = b < c`."""
     loose = isinstance(side, exp.Predicate | exp.Connector | exp.Not) and not isinstance(side, exp.Paren)
     pipes = isinstance(tree, exp.DPipe) and isinstance(side, exp.Add | exp.Sub)
     if (loose and not isinstance(tree, exp.Connector)) or pipes:

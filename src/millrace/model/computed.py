@@ -1,8 +1,8 @@
 """The value of a typed expression for one row, with Spark 4's ANSI semantics.
 
-A plain walk over the tree. It evaluates what Spark evaluates and in Spark's order, so that a guarded division does not
-fail: the right side of an operator only if the left one is not NULL, a divisor before what it divides, the branch of a
-CASE that is chosen.
+A recursive evaluation of the tree. It evaluates the operands that Spark evaluates, in Spark's order, so that a guarded
+division does not fail: the right operand only if the left one is not NULL, the divisor before the dividend, and only
+the chosen branch of a CASE.
 """
 
 import math
@@ -51,7 +51,7 @@ def _cast(value: Any, source: str, target: str, safe: bool) -> Any:
 
 
 def _strict(node: Call, row: Row) -> Any:
-    """A call that is NULL as soon as an argument is; those after it are then not evaluated."""
+    """A call that is NULL if an argument is NULL; the arguments after that one are not evaluated."""
     order = reversed(node.arguments) if node.name in ("div", "intdiv", "mod") else node.arguments
     values = []
     for argument in order:
@@ -69,7 +69,7 @@ def _strict(node: Call, row: Row) -> Any:
 
 
 def _computed(node: Call, values: list[Any]) -> Any:
-    """Arithmetic, in the type of its answer."""
+    """Arithmetic in the type of the result."""
     if is_integer(node.type):
         return in_range(_INTEGER[node.name](*values), node.type)
     if is_decimal(node.type):
@@ -87,11 +87,11 @@ def _float_computed(name: str, values: list[float]) -> float:
         return float(_FLOAT[name](*values))
     except OverflowError:
         return math.inf
-    except ValueError:  # fmod of an infinity
+    except ValueError:  # fmod with an infinite dividend
         return math.nan
 
 
-# What is looked at only as far as it has to be.
+# Calls that evaluate only the arguments they need.
 
 
 def _and(arguments: tuple[Node, ...], row: Row) -> bool | None:
@@ -183,7 +183,7 @@ _FLOAT: dict[str, Callable[..., float]] = {
 
 
 def _whole(rounds: Callable[[float], int]) -> Callable[[int | float], int]:
-    """Floor and ceil; that of NaN is 0, as in Java."""
+    """Floor or ceil; the result for NaN is 0, as in Java."""
 
     def whole(value: int | float) -> int:
         if isinstance(value, float) and not math.isfinite(value):
@@ -210,7 +210,7 @@ def _substring(text: str, start: int, length: int) -> str:
 
 
 def _like(text: str, pattern: str) -> bool:
-    tokens = re.findall(r"\\?.", pattern, re.DOTALL)  # a backslash makes the next sign plain
+    tokens = re.findall(r"\\?.", pattern, re.DOTALL)  # a backslash escapes the next character
     regex = "".join({"%": ".*", "_": "."}.get(token, re.escape(token[-1])) for token in tokens)
     return re.fullmatch(regex, text, re.DOTALL) is not None
 

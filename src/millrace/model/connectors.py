@@ -1,8 +1,8 @@
 """Base classes for sources and sinks of your own, and the contracts that they keep.
 
-Spark runs a micro-batch that was cut off again, with the same positions and under the same commit. Answers are exact
-after a crash because sources and sinks keep two promises: a source reads the same rows between the same positions, and
-a sink stores the rows of a commit once. `millrace.testing` has a check for each: `check_source` and `check_sink`.
+Spark reruns an interrupted micro-batch with the same positions and the same commit. Answers are exact after a crash
+because sources and sinks keep two promises: a source reads the same rows between the same positions, and a sink stores
+the rows of a commit once. `millrace.testing` has a check for each: `check_source` and `check_sink`.
 """
 
 from abc import ABC, abstractmethod
@@ -51,7 +51,7 @@ class CustomSource(ABC):
         """The position after the last row that exists now."""
 
     def limit(self, at: Position, end: Position) -> Position:
-        """How far a micro-batch that starts `at` may read; all of it unless you say less."""
+        """The position up to which a micro-batch that starts `at` may read; by default, the end."""
         return end
 
     @abstractmethod
@@ -68,7 +68,7 @@ class CustomSink(ABC):
 
     The contract for exactly-once: `write` is atomic and idempotent. Either all rows of a commit are stored or none,
     and a second `write` of the same commit changes nothing, also in another process after a crash. The usual way is
-    one transaction that stores the rows together with the commit, and does nothing if the commit is there.
+    one transaction that stores the rows together with the commit, and does nothing if the commit is stored already.
     """
 
     @abstractmethod
@@ -76,7 +76,7 @@ class CustomSink(ABC):
         """Store the rows of a micro-batch. Rows of a query carry a `diff`: 1 adds a row, -1 retracts it."""
 
     def replace(self, rows: pa.Table) -> None:
-        """Store the rows of a batch in place of everything there; only `run(mode="batch")` calls it."""
+        """Replace all stored rows with the rows of a batch; only `run(mode="batch")` calls it."""
         raise PipelineError(
             f"{type(self).__name__} has no replace(), which a batch needs", "define it, or run a stream"
         )

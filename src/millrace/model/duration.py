@@ -1,4 +1,4 @@
-"""Time as Millrace keeps it: whole microseconds, instants counted from 1970 in UTC."""
+"""Durations and instants: whole microseconds; instants count from 1970 in UTC."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -10,7 +10,7 @@ from millrace.model.errors import refuse
 SECOND = 1_000_000
 BEGINNING_OF_TIME = -(2**63)
 END_OF_TIME = 2**63 - 1
-"""The watermark of an input that is over. It is past the end of every window, the global one too."""
+"""The watermark of an input that has ended. It is past the end of every window, including the global one."""
 
 _UNITS = {
     "us": 1,
@@ -38,10 +38,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 Duration: TypeAlias = str | timedelta
-"""How users write one: `"500ms"`, `"10s"`, `"1h30m"`, or a timedelta."""
+"""A duration as users write it: `"500ms"`, `"10s"`, `"1h30m"`, or a timedelta."""
 
 Moment: TypeAlias = int | str | timedelta | datetime
-"""A point on a clock, as tests write it: microseconds, a duration since 0, or a datetime."""
+"""A point in time as tests write it: microseconds, a duration since 0, or a datetime."""
 
 
 def parse_duration(value: Duration, what: str = "duration") -> int:
@@ -67,7 +67,7 @@ def parse_duration(value: Duration, what: str = "duration") -> int:
 
 
 def parse_positive(value: Duration, what: str) -> int:
-    """Read a duration that must be longer than nothing."""
+    """Read a duration that must be longer than 0."""
     length = parse_duration(value, what)
     if length <= 0:
         raise refuse(f"{what} must be longer than 0, not {value!r}")
@@ -75,7 +75,7 @@ def parse_positive(value: Duration, what: str) -> int:
 
 
 def format_duration(length: int) -> str:
-    """Write microseconds the way they are read back.
+    """Format microseconds so that `parse_duration` reads them back.
 
     >>> format_duration(5400 * SECOND), format_duration(0), format_duration(1500)
     ('1h30m', '0s', '1ms500us')

@@ -1,4 +1,4 @@
-"""The errors that a user reads: what is wrong, what to do, and the line of their code."""
+"""Errors for users: the problem, the advice, and the line of their code."""
 
 import difflib
 import sys
@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of the user's code. It takes no part in comparing what stands there."""
+    """A line of the user's code. Values that hold a place ignore it in comparisons."""
 
     file: str
     line: int
@@ -26,7 +26,7 @@ NOTHING_LOST = "nothing was lost: mend that, and run again"
 
 
 class Kind(StrEnum):
-    """What an error is about. The command line maps it to an exit code, HTTP to a status."""
+    """The category of an error. The command line maps it to an exit code, HTTP to a status."""
 
     MISTAKE = "mistake"
     NOT_FOUND = "not-found"
@@ -48,7 +48,7 @@ class MillraceError(Exception):
     kind: ClassVar[Kind] = Kind.UNKNOWN
 
     def __init__(self, problem: str, advice: str | None = None, place: Place | None = None) -> None:
-        # The arguments as they are: pickle calls the class with them again.
+        # The arguments are passed on unchanged, because pickle calls the class with them again.
         super().__init__(problem, advice, place)
         self.problem, self.advice, self.place = problem, advice, place
 
@@ -58,7 +58,7 @@ class MillraceError(Exception):
         return self.problem if self.advice is None else f"{self.problem}; {self.advice}"
 
     def about(self, what: str, place: Place | None = None) -> Self:
-        """The same error, which opens with what it is about."""
+        """The same error, with its subject in front of the problem."""
         return type(self)(f"{what}: {self.problem}", self.advice, place or self.place)
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class CorruptError(MillraceError):
 
 
 class ConflictError(MillraceError):
-    """Something that exists already, or two things that do not belong together: a checkpoint of another pipeline."""
+    """Something that exists already, or two things that do not match, such as a checkpoint of another pipeline."""
 
     kind = Kind.CONFLICT
 
@@ -114,34 +114,35 @@ def rebuilt(kind: Kind, problem: str, advice: str | None, place: Place | None = 
 
 
 class NoValueError(ValueError):
-    """Why something has no value: an aggregate for a row or a group, a user's function for a row.
+    """The reason for a missing value: of an aggregate for a row or a group, or of a user's function for a row.
 
-    It is no mistake in a pipeline: that row or group is set aside with the reason, and the rest go on.
+    It is not a mistake in the pipeline: the row or group becomes a dead letter with the reason, and the others are
+    processed.
     """
 
 
 def because(error: Exception) -> str:
-    """What a user's function raised, in a line."""
+    """The error that a user's function raised, on one line."""
     return ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
 
 
 def caller() -> Place:
-    """The nearest line outside Millrace that led here: where the user wrote what is being built."""
+    """The innermost line outside Millrace on the call stack: the user's line that builds this object."""
     frame = sys._getframe(1)
-    # By module, not by file: the methods that dataclasses write have no file.
+    # Compare modules, not files: methods that dataclasses generate have no file.
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "millrace":
         frame = frame.f_back
     return Place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def refuse(problem: str, place: Place | None = None, advice: str | None = None) -> PipelineError:
-    """An error that opens with the user's file and line, for the caller to raise."""
+    """An error that starts with the user's file and line, for the caller to raise."""
     return PipelineError(problem, advice, place or caller())
 
 
 @contextmanager
 def at_place(place: Place) -> Iterator[None]:
-    """Give errors raised inside this place: that of a node built earlier."""
+    """Set the place of errors raised in this block to that of a node built earlier."""
     try:
         yield
     except MillraceError as error:
@@ -149,7 +150,7 @@ def at_place(place: Place) -> Iterator[None]:
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """Say that a name is not known, what would be, and which of them was probably meant."""
+    """The message for an unknown name, with the known names and the one that was probably meant."""
     names = [str(each) for each in known]
     meant = _closest(name, names)
     guess = "" if meant is None else f"; did you mean {meant!r}?"
@@ -157,7 +158,7 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
 
 
 def not_found(what: str, name: object, known: Iterable[str], advice: str) -> NotFoundError:
-    """An error for a name that is not known, with the name that was probably meant as the first advice."""
+    """The error for an unknown name; the advice starts with the name that was probably meant."""
     names = [str(each) for each in known]
     meant = _closest(name, names)
     listed = f"(known: {', '.join(names) or 'none'})"
@@ -167,7 +168,7 @@ def not_found(what: str, name: object, known: Iterable[str], advice: str) -> Not
 
 
 def unreadable(path: object, error: Exception, advice: str = "move it away, or put it right") -> MillraceError:
-    """An error for a file that cannot be read: it is not there, the system refuses, or its content is damaged."""
+    """The error for an unreadable file: it is missing, the system refuses to read it, or its content is damaged."""
     if isinstance(error, FileNotFoundError):
         return NotFoundError(f"there is no file {path}", "check the path")
     if isinstance(error, OSError) and error.errno is not None:
@@ -182,7 +183,7 @@ def _closest(name: object, names: Iterable[str]) -> str | None:
 
 
 def shown(value: object) -> str:
-    """A value in a message: not the whole of it, and a hint where a call was forgotten."""
+    """A value in a message: only its type if it is long, and a hint if a call was forgotten."""
     if isinstance(value, type) or callable(value):
         return f"{getattr(value, '__name__', 'a function')}; did you forget the ()?"
     text = repr(value)

@@ -1,6 +1,6 @@
-"""What a row expression means to the reference: its value for one row, or why it has none.
+"""Evaluates row expressions for the reference engine.
 
-A row for which an expression has no value raises `RowError`; the row is then a dead letter.
+If an expression has no value for a row, `evaluate` raises `RowError`; the row is then a dead letter.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from millrace.model.window import Row
 
 
 class RowError(ValueError):
-    """Why an expression has no value for a row."""
+    """The reason why an expression has no value for a row."""
 
 
 def evaluate(expression: Expression, row: Row) -> Any:
@@ -26,11 +26,11 @@ def evaluate(expression: Expression, row: Row) -> Any:
 
 
 def no_value(sql: str) -> str:
-    """Why a row is a dead letter that has no value for an expression; the same on every engine."""
+    """The reason of a dead letter whose row has no value for an expression; every engine uses the same text."""
     return f"{sql}: division by zero, overflow or a cast that fails; it has no value"
 
 
 def check_known(expression: Expression) -> None:
-    """Refuse an expression that this evaluator does not know, though Spark may."""
+    """Refuse an expression that only Spark can evaluate."""
     if expression.node is None:
         raise refuse(f"the reference engine does not evaluate {expression.sql!r}: {expression.unresolved}")

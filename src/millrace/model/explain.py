@@ -1,4 +1,4 @@
-"""A pipeline as people read it: its flow as text, and as a picture for notebooks."""
+"""The flow of a pipeline as text, and as a picture for notebooks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _FINISHES = "; once it has finished, what still comes for its window is dropped"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the flow and the steps before it."""
+    """One step of the flow, with its inputs."""
 
     verb: str
     detail: str
@@ -28,7 +28,7 @@ class Step:
 
 
 def steps(pipeline: "Pipeline") -> tuple[Step, ...]:
-    """The last step of each view and sink, with all before it."""
+    """The last step of each view and sink, with all its inputs."""
     last = [Step("view", f"{name} ({query.schema})", (_of(query),)) for name, query in pipeline.views.items()]
     last += [Step("sink", str(output.sink), (_of(output.of),)) for output in pipeline.sinks]
     return tuple(last)
@@ -72,7 +72,7 @@ def _of_query(query: Query) -> Step:
     return step
 
 
-# The picture: boxes in columns, one column for each path from a source, joined by lines.
+# The picture has boxes in columns, one column for each path from a source, joined by lines.
 
 _WIDTH, _HEIGHT, _GAP = 300, 44, 22
 _COLOURS = {"source": "#dbeafe", "view": "#dcfce7", "sink": "#dcfce7", "aggregate": "#fef9c3"}
@@ -86,7 +86,7 @@ class _Box:
 
 
 def as_svg(pipeline: "Pipeline") -> str:
-    """The flow from top to bottom as a picture that needs nothing else to be shown."""
+    """The flow from top to bottom as a self-contained SVG picture."""
     boxes: dict[Step, _Box] = {}
     lines: list[tuple[_Box, _Box]] = []
     column = 0
@@ -103,9 +103,9 @@ def as_svg(pipeline: "Pipeline") -> str:
 
 
 def _place(step: Step, column: int, boxes: dict[Step, _Box], lines: list[tuple[_Box, _Box]]) -> int:
-    """Lay out a step below its inputs, from this column on; how many columns that takes.
+    """Lay out a step below its inputs, starting at this column. Returns the number of columns used.
 
-    What several views or sinks have in common is drawn once.
+    A step that several views or sinks share is drawn once.
     """
     if step in boxes:
         return 0

@@ -1,7 +1,7 @@
 """Row expressions: SQL over the columns of one row, checked when a pipeline is built.
 
-An expression is kept as the text the user wrote and as a typed tree of it. The reference evaluates the tree, the
-fused edge writes it out as DuckDB's SQL; Spark gets the text. One that only Spark can tell the type of has no tree.
+An expression holds the user's text and a typed tree of it. The reference engine evaluates the tree, and the fused edge
+translates it to DuckDB's SQL; Spark gets the text. An expression that only Spark can resolve has no tree.
 """
 
 import re
@@ -29,7 +29,7 @@ _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
     (exp.CurrentDate, "is different on every replay; use the event's own time"),
 )
 _TAKEN_FOR_OTHERS = re.compile(r"\bchar\s*\(\s*\d|\bvarchar\b|\btime\b|\btimestamp\s*\(", re.IGNORECASE)
-"""Types that the parser takes for others: text of a length, times of day."""
+"""Types that the parser confuses with others: text of a fixed length, times of day."""
 _GENERATORS = re.compile(r"\b(explode|posexplode|inline|stack|json_tuple|variant_explode)(_outer)?\s*\(", re.IGNORECASE)
 
 
@@ -42,16 +42,16 @@ class Expression:
     columns: tuple[str, ...]
     """The columns it reads, each once."""
     node: Node | None = field(compare=False, repr=False)
-    """What it means; None if only Spark can tell."""
+    """The typed tree; None if only Spark can resolve the expression."""
     unresolved: str | None = field(default=None, compare=False, repr=False)
-    """Why only Spark can tell."""
+    """The reason why only Spark can resolve it."""
 
     def __str__(self) -> str:
         return self.sql
 
 
 def parse_expression(sql: str, schema: Schema) -> Expression:
-    """Read an expression over these columns, or refuse it with what is wrong."""
+    """Parse an expression over these columns; an invalid one is refused with the reason."""
     if not isinstance(sql, str):
         raise refuse(f"a row expression is SQL in a string, such as 'ms >= 30000', not {shown(sql)}")
     tree = read_expression(sql)
@@ -83,7 +83,7 @@ def parse_expression(sql: str, schema: Schema) -> Expression:
 
 
 def _check_constants(node: Node, sql: str) -> None:
-    """Refuse a part that is the same for all rows and has no value; Spark would not even plan it."""
+    """Refuse a constant part that has no value; Spark would not even plan it."""
     if is_constant(node):
         try:
             value_of(node, {})
@@ -102,7 +102,7 @@ def _check_constants(node: Node, sql: str) -> None:
 
 
 def root(column: exp.Column) -> str:
-    """The column itself; `place.city` is a field of the column `place`."""
+    """The name of the column; `place.city` is a field of the column `place`."""
     return column.parts[0].name
 
 

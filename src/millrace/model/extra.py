@@ -1,4 +1,4 @@
-"""Optional packages: `millrace` alone runs pipelines, and an extra brings what one feature needs besides."""
+"""Optional packages: `millrace` alone runs pipelines, and an extra installs the packages of one feature."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from millrace.model.errors import NotFoundError
 
 Extra: TypeAlias = Literal["server", "postgresql"]
-"""The extras of pyproject.toml that bring a feature; `java` brings what Spark runs on (`spark/java.py`)."""
+"""The extras of pyproject.toml that add a feature; `java` installs a Java for Spark (`spark/java.py`)."""
 
 
 @contextmanager

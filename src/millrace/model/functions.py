@@ -1,6 +1,6 @@
-"""The names of Spark's built-in functions, so that a mistyped one is refused as a pipeline is built.
+"""The names of Spark's built-in functions, so that a mistyped one is refused when a pipeline is built.
 
-A test compares them with what Spark itself lists.
+A test compares them with Spark's own list.
 """
 
 _NAMES = """

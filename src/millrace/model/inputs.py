@@ -1,4 +1,4 @@
-"""Where rows come from: topics, files, what a test gives; and small tables to look things up in."""
+"""Sources of rows (topics, files, custom sources, memory in tests) and small tables to join with."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -17,8 +17,8 @@ ARCHIVE = "archive"
 def log(topic: str, schema: str | Mapping[str, str] | Schema, start: str | datetime = "earliest") -> Source:
     """The rows of a log topic, each a JSON object with these columns.
 
-    A stream starts with the earliest record that is kept, with the latest, so that it reads what comes from then on,
-    or with the first record that was kept at a time or after it.
+    A stream starts at the earliest record in the topic, at the end of the topic (`latest`), or, in each partition, at
+    the first record whose timestamp is not before a datetime.
     """
     name, columns = _name(topic, "topic"), parse_schema(schema)
     if start == "earliest":
@@ -34,7 +34,7 @@ def files(
 ) -> Source:
     """The rows of the files in a folder, in the order in which files appear there.
 
-    A micro-batch takes all that are new, or at most `per_batch`.
+    A micro-batch reads all new files, or at most `per_batch` of them.
     """
     if format not in ("json", "parquet"):
         raise refuse(unknown("file format", format, ("json", "parquet")))
@@ -47,8 +47,8 @@ def files(
 def layers(batch: Source, speed: Source) -> Source:
     """A topic that is also archived: `layers(batch=files("archive", schema, "parquet"), speed=log("plays", schema))`.
 
-    A stream reads the topic. `millrace run FILE --layer batch` brings the archive up to date with it, computes all
-    windows that are over from the archive alone, and puts the rows in the place of those that the stream has said.
+    A stream reads the topic. `millrace run FILE --layer batch` brings the archive up to date with the topic,
+    recomputes all windows that are over from the archive alone, and replaces the stream's rows with the results.
     """
     for source, kind in ((batch, "files"), (speed, "log")):
         if not isinstance(source, Source) or source.kind != kind:
@@ -71,7 +71,7 @@ def source(name: str, schema: str | Mapping[str, str] | Schema, reader: CustomSo
 
 
 def memory(name: str, schema: str | Mapping[str, str] | Schema) -> Source:
-    """Rows that a test or the reference engine is given by hand."""
+    """A source whose rows a test passes to the engine directly."""
     return Source("memory", _name(name, "source"), parse_schema(schema), place=caller())
 
 
@@ -82,9 +82,9 @@ def table(
     path: str | None = None,
     view: str | None = None,
 ) -> Table:
-    """A small table to join with: its rows, or the path of a CSV, JSON or Parquet file, or a view.
+    """A small table to join with: given rows, the rows of a CSV, JSON or Parquet file, or those of a view.
 
-    What a file or a view holds may change while a pipeline runs: each micro-batch takes it as it is then.
+    A file or a view may change while a pipeline runs: each micro-batch reads a snapshot.
     """
     columns, given = parse_schema(schema), list(rows)
     if bool(given) + (path is not None) + (view is not None) != 1:

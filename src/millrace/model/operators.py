@@ -1,7 +1,7 @@
-"""The row operators: what is known of each kind of stream node without running it.
+"""The row operators: the static description of each kind of stream node.
 
-To add an operator: a node in `stream`, an entry here, and its meaning in `rows`, SQL in `edge.staged`, Spark plan in
-`spark.native` and types in `spark.settled`. Each of these matches on `Node` and ends in `assert_never`.
+To add an operator, add a node in `stream`, an entry here, its semantics in `rows`, its SQL in `edge.staged`, its Spark
+plan in `spark.native` and its types in `spark.settled`. Each of these matches on `Node` and ends in `assert_never`.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Operator:
     expressions: tuple[Expression, ...] = ()
     """The row expressions that it evaluates."""
     columns: frozenset[str] = frozenset()
-    """The columns that it reads, those of its expressions included."""
+    """The columns that it reads, including those of its expressions."""
 
 
 def operator_of(stream: Stream) -> Operator:

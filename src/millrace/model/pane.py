@@ -1,4 +1,4 @@
-"""What a window says: a pane, and how panes of one window relate to each other."""
+"""Panes, the answers of a window, and how the panes of one window relate to each other."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,18 +9,18 @@ from millrace.model.window import Window
 
 
 class Mode(StrEnum):
-    """How a pane relates to the panes of the same window before it."""
+    """The relation of a pane to the earlier panes of its window."""
 
     DISCARDING = "discarding"
-    """A pane holds what arrived since the last one."""
+    """A pane covers the elements since the previous pane."""
     ACCUMULATING = "accumulating"
-    """A pane holds everything so far."""
+    """A pane covers all elements so far."""
     RETRACTING = "retracting"
-    """A pane holds everything so far, after a retraction of what was said before."""
+    """A pane covers all elements so far and follows a retraction of the previous pane."""
 
 
 class Timing(StrEnum):
-    """When a pane fired, seen from its window."""
+    """The time of a firing relative to the close of the window: before, at or after it."""
 
     EARLY = "early"
     ON_TIME = "on-time"
@@ -29,7 +29,7 @@ class Timing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pane:
-    """One answer of one (key, window), or with `diff` -1 the retraction of one."""
+    """One answer of one (key, window) or, with `diff` -1, the retraction of one."""
 
     key: tuple[Any, ...]
     window: Window
@@ -40,13 +40,13 @@ class Pane:
     diff: int = 1
 
     def retraction(self) -> "Pane":
-        """The same pane, taken back."""
+        """The retraction of the pane."""
         return replace(self, diff=-1)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A firing that had no answer, and why: a sum beyond its type, a function of the user's that raised."""
+    """A firing without an answer, and the reason: a sum beyond its type, a user's function that raised."""
 
     key: tuple[Any, ...]
     window: Window

@@ -1,4 +1,4 @@
-"""A pipeline: queries with names, and where their answers go."""
+"""Pipelines: named views, and sinks."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -54,7 +54,7 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True)
 class TableSink:
-    """A table of an SQLite database, to which every change of an answer is added."""
+    """A table of an SQLite database, to which every change of an answer is appended."""
 
     path: str
     table: str
@@ -70,7 +70,7 @@ class TableSink:
 
 @dataclass(frozen=True, slots=True)
 class FunctionSink:
-    """A function of the user's, called with the rows of each micro-batch and its id."""
+    """A user's function, called with the rows of each micro-batch and its id."""
 
     function: Callable[[list[Mapping[str, Any]], int], None]
     name: str
@@ -86,7 +86,7 @@ class FunctionSink:
 
 @dataclass(frozen=True, slots=True)
 class ObjectSink:
-    """A sink of the user's own."""
+    """A user's `CustomSink`."""
 
     writer: CustomSink
     name: str
@@ -105,7 +105,7 @@ Sink: TypeAlias = FileSink | TableSink | TopicSink | FunctionSink | ObjectSink
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What goes to a sink."""
+    """A stream or a query, and the sink it is written to."""
 
     of: Stream | Query
     sink: Sink
@@ -120,11 +120,11 @@ class Pipeline:
     views: Mapping[str, Query] = field(default_factory=dict)
     """Queries by name."""
     sinks: Iterable[Output] = ()
-    """What `query.to(sink)` and `stream.to(sink)` give."""
+    """The results of `query.to(sink)` and `stream.to(sink)`."""
     place: Place = field(default_factory=caller, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check the whole."""
+        """Validate the pipeline."""
         _identifier(self.name, "pipeline")
         if not isinstance(self.views, Mapping):
             raise refuse(f"views= maps names to queries, like {{'hourly': query}}, not {shown(self.views)}")
@@ -154,7 +154,7 @@ class Pipeline:
 
     def explain(self, *, statements: bool = False) -> str:
         """The plan as text: the flow of each output and how it runs; with `statements`, also the SQL."""
-        # The model knows nothing of plans; this method is a shortcut for people.
+        # The model does not depend on plans; this method is a shortcut for users.
         from millrace.plan.explain import explain as explained
 
         return explained(self, statements=statements)
@@ -179,11 +179,11 @@ class Pipeline:
         """Run the pipeline on Spark, in the background of this process; returns as soon as it has started.
 
         The arguments are the options of `millrace run`, with the same defaults. `spark` is a session to run on, which
-        is left running; without it Spark is started, shared by all runs of the process, and stopped with the last one.
-        A mistake in the pipeline or in a setting is raised here; an error while it runs, by `Run.wait`.
+        is not stopped; without it, all runs of the process share one session, which is stopped with the last run.
+        A mistake in the pipeline or in a setting is raised here; `Run.wait` raises an error of the running pipeline.
         """
-        # The one place where the model reaches up to the layers that run it: a user calls this on the value they built.
-        # It is imported here, as a pipeline must be built, tested and sent to workers without Spark.
+        # Only this method of the model depends on the layers that run it, because users call it on their pipeline.
+        # It imports them here, because a pipeline must be built, tested and sent to workers without Spark.
         from millrace.running.settings import Settings
         from millrace.running.start import start
 
@@ -219,7 +219,7 @@ def to_files(path: str, format: str = "parquet") -> FileSink:
 
 
 def to_table(path: str, table: str) -> TableSink:
-    """Add to a table of an SQLite database, which is made if it is not there."""
+    """Append to a table of an SQLite database, which is created if it does not exist."""
     return TableSink(str(path), _identifier(table, "table"))
 
 
@@ -231,7 +231,7 @@ def to_topic(topic: str) -> TopicSink:
 def to_function(function: Callable[[list[Mapping[str, Any]], int], None], name: str | None = None) -> FunctionSink:
     """Call a function with the rows of each micro-batch and its id.
 
-    The checkpoint knows the sink by `name`, which is the function's own if you give none.
+    The checkpoint identifies the sink by `name`, which defaults to the name of the function.
     """
     if not callable(function):
         raise refuse(f"to_function() takes a function of (rows, batch id), not {shown(function)}")
@@ -249,7 +249,7 @@ def to_sink(writer: CustomSink, name: str) -> ObjectSink:
 
 
 def send(of: Stream | Query, sink: Sink) -> Output:
-    """What `stream.to(sink)` and `query.to(sink)` do."""
+    """The implementation of `stream.to(sink)` and `query.to(sink)`."""
     if not isinstance(sink, Sink):
         raise refuse(f"to() takes a sink such as to_files('out') or to_topic('plays'), not {shown(sink)}")
     return Output(of, sink, caller())

@@ -1,6 +1,7 @@
-"""Values as JSON text, the same wherever rows go out: to files, topics, tables, HTTP and the command line.
+"""Values as JSON, in one form for all outputs: files, topics, tables, HTTP and the command line.
 
-What JSON has no value for is text: NaN and the infinities (as Spark writes them), decimals, times, bytes in base 64.
+A value that JSON cannot represent is text: NaN and the infinities (as Spark writes them), decimals, times, bytes in
+base 64.
 """
 
 import json
@@ -14,19 +15,19 @@ _NOT_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
 
 
 def to_json(value: Any) -> str:
-    """JSON of a value, or of rows of them.
+    """A value or rows of values as JSON.
 
     >>> to_json({"mean": float("nan"), "n": 1})
     '{"mean": "NaN", "n": 1}'
     """
     try:
         return json.dumps(value, default=as_text, ensure_ascii=False, allow_nan=False)
-    except ValueError:  # there are numbers that JSON does not have
+    except ValueError:  # it holds NaN or an infinity
         return json.dumps(_finite(value), default=as_text, ensure_ascii=False, allow_nan=False)
 
 
 def finite(value: float) -> float | str:
-    """A number as JSON has it."""
+    """A number, or its text if it is NaN or infinite."""
     return value if isfinite(value) else _NOT_FINITE[str(value)]
 
 
@@ -39,7 +40,7 @@ def _finite(value: Any) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """A value that JSON does not have, as text."""
+    """The text of a value that JSON cannot represent."""
     if isinstance(value, datetime | date):
         return value.isoformat()
     return b64encode(value).decode() if isinstance(value, bytes) else str(value)

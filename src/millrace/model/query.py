@@ -1,4 +1,4 @@
-"""Windowed aggregations: what is computed, where in event time, when, and how it is corrected."""
+"""Windowed aggregations: what is computed, where in event time, when in processing time, and how panes relate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ WINDOW_COLUMNS = (Column("window_start", "TIMESTAMP"), Column("window_end", "TIM
 
 @dataclass(frozen=True, slots=True)
 class Windowed:
-    """A computation that is still being described; `aggregate` completes it."""
+    """An incomplete query; `aggregate` completes it."""
 
     stream: Stream
     place: Place = field(compare=False, repr=False)
@@ -33,7 +33,7 @@ class Windowed:
     mode: Mode | None = None
 
     def group_by(self, *keys: str) -> "Windowed":
-        """Compute for each combination of values of these columns."""
+        """Aggregate for each combination of values of these columns."""
         if self.keys:
             raise refuse("group_by() was called already; give it all the columns at once")
         if not keys:
@@ -45,9 +45,9 @@ class Windowed:
         return replace(self, keys=keys)
 
     def window(self, windowing: Windowing, lateness: Duration = "0s") -> "Windowed":
-        """Say where in event time: `window(window.fixed("1h"), lateness="1d")`.
+        """Set the windows: `window(window.fixed("1h"), lateness="1d")`.
 
-        Events that come after their window closed are still taken in for `lateness` of event time.
+        A closed window still accepts late events for `lateness` of event time.
         """
         if not isinstance(windowing, Windowing):
             raise refuse(
@@ -57,7 +57,7 @@ class Windowed:
             raise refuse("window() was called already; a computation has one kind of window")
         allowed = parse_duration(lateness, "lateness")
         if isinstance(windowing, Global):
-            allowed = 0  # it closes when the input is over, and nothing is late then
+            allowed = 0  # the global window closes when the input ends, so no event is late for it
         if allowed and isinstance(windowing, CountWindow):
             raise refuse("lateness on a count window means nothing: it does not go by event time; leave it out")
         if not isinstance(windowing, Global | CountWindow) and find_event_time(self.stream) is None:
@@ -65,7 +65,7 @@ class Windowed:
         return replace(self, windowing=windowing, lateness=allowed)
 
     def trigger(self, when: Trigger) -> "Windowed":
-        """Say when answers appear: `trigger(on.watermark(early=on.every("10s"), late=on.each()))`."""
+        """Set when windows answer: `trigger(on.watermark(early=on.every("10s"), late=on.each()))`."""
         if not is_trigger(when):
             raise refuse(f"trigger() takes a trigger such as on.every('10s'), not {shown(when)}")
         if self.when is not None:
@@ -73,19 +73,19 @@ class Windowed:
         return replace(self, when=when)
 
     def discarding(self) -> "Windowed":
-        """Let each pane hold only what arrived since the last one."""
+        """Make each pane cover only the elements since the previous pane."""
         return self._in_mode(Mode.DISCARDING)
 
     def accumulating(self) -> "Windowed":
-        """Let each pane hold everything so far; it replaces the last one."""
+        """Make each pane cover all elements so far; it replaces the previous pane."""
         return self._in_mode(Mode.ACCUMULATING)
 
     def retracting(self) -> "Windowed":
-        """Let each pane hold everything so far, and take back what was said before it."""
+        """Make each pane cover all elements so far, and retract the previous pane first."""
         return self._in_mode(Mode.RETRACTING)
 
     def aggregate(self, /, *unnamed: Aggregate, **aggregates: Aggregate) -> "Query":
-        """Say what is computed, by name: `aggregate(plays=agg.count(), listeners=agg.approx_distinct("user"))`."""
+        """Set the aggregates by name: `aggregate(plays=agg.count(), listeners=agg.approx_distinct("user"))`."""
         if unnamed:
             raise refuse(f"an aggregate needs a name: aggregate(n={unnamed[0]})")
         if self.windowing is None:
@@ -117,7 +117,7 @@ class Windowed:
     if not TYPE_CHECKING:  # a type checker knows the methods
 
         def __getattr__(self, name: str) -> object:
-            """Say where a method is that is looked for in the wrong place."""
+            """Raise an AttributeError that says where an unknown or misplaced method belongs."""
             if name in ("event_time", "where", "select", "with_columns", "dedup", "join", "union"):
                 raise AttributeError(f"call .{name}(...) before .group_by(...) or .window(...)")
             raise AttributeError(no_method("a windowed stream", name, dir(type(self))))
@@ -180,7 +180,7 @@ class Query:
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The names of the key columns of partials and panes, whatever the keys are called."""
+        """The names of the key columns of partials and panes; they do not depend on the names of the keys."""
         return tuple(f"key{number}" for number in range(len(self.keys)))
 
     @property
@@ -193,7 +193,7 @@ class Query:
 
     @property
     def event_time(self) -> EventTime | None:
-        """The event time it goes by; count and global windows may do without."""
+        """The event time of the stream; count and global windows do not need one."""
         return find_event_time(self.stream)
 
     @property
@@ -202,7 +202,7 @@ class Query:
         return {computed.name: computed.aggregate for computed in self.computed}
 
     def of_key(self, key: tuple[Any, ...]) -> str:
-        """A key in a message, after what is said of it."""
+        """A key as the end of a message; empty for a query without keys."""
         named = [f"{name}={value!r:.40}" for name, value in zip(self.keys, key, strict=True)]
         return f", where {', '.join(named)}" if named else ""
 
@@ -213,13 +213,13 @@ class Query:
         return flow_as_text(self)
 
     def row(self, pane: Pane) -> dict[str, Any]:
-        """A pane as a row: the columns of `schema`, then what is known of the pane itself."""
+        """A pane as a row: the columns of `schema`, then diff, timing, index and last."""
         bounds = {column.name: at for column, at in zip(WINDOW_COLUMNS, self.bounds(pane.window), strict=True)}
         about = {"diff": pane.diff, "timing": str(pane.timing), "index": pane.index, "last": pane.last}
         return {**dict(zip(self.keys, pane.key, strict=True)), **bounds, **pane.values, **about}
 
     def bounds(self, window: Window) -> tuple[Any, Any]:
-        """Where a window starts and ends, as answers show it."""
+        """The start and end of a window in answers: times, ordinals for count windows, None for the global window."""
         if isinstance(self.windowing, CountWindow):
             return window.start, window.end
         if isinstance(self.windowing, Global):
@@ -229,7 +229,7 @@ class Query:
     if not TYPE_CHECKING:  # a type checker knows the methods
 
         def __getattr__(self, name: str) -> object:
-            """Say what a query cannot do."""
+            """Raise an AttributeError that says what a query cannot do."""
             if name in ("where", "select", "with_columns", "window", "group_by"):
                 raise AttributeError(f"a query is complete; .{name}(...) goes before .aggregate(...)")
             raise AttributeError(no_method("a query", name, dir(type(self))))

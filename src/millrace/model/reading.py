@@ -1,7 +1,7 @@
-"""Row expressions as text: parsed by sqlglot, with string literals read as Spark reads them.
+"""Parses row expressions with sqlglot, and reads string literals by Spark's rules.
 
-sqlglot and Spark disagree about quotes and backslashes inside of strings. So each string literal is taken out of the
-text before it is parsed, read by Spark's rules, and put into the tree.
+sqlglot and Spark disagree about quotes and backslashes in string literals. So each literal is replaced by a marker
+before the text is parsed, decoded by Spark's rules, and put back into the tree.
 """
 
 import re
@@ -27,11 +27,11 @@ _ESCAPES = re.compile(
 )
 _NAMED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": r"\%", "_": r"\_"}
 _MARK = re.compile("\ue000(\\d+)\ue001")
-"""Stands for a literal; the two signs are of no language, and Unicode leaves them to whoever wants them."""
+"""The marker of a literal; its two delimiters are private-use characters of Unicode."""
 
 
 def read_expression(sql: str) -> exp.Expr:
-    """The tree of one expression. Refuses what does not parse."""
+    """The tree of one expression. Text that does not parse is refused."""
     texts: list[str] = []
 
     def take_out(found: re.Match[str]) -> str:
@@ -49,7 +49,7 @@ def read_expression(sql: str) -> exp.Expr:
 
 
 def has_plus_sign(sql: str) -> bool:
-    """Whether a plus stands before a value, and not between two: it makes a number of text, and the parser drops it."""
+    """Whether the text has a unary plus, which makes a number of text; the parser drops it."""
     before: TokenType | None = None
     for token in sqlglot.tokenize(sql, dialect=DIALECT):
         if token.token_type == TokenType.PLUS and before in _BEFORE_A_VALUE:
@@ -74,7 +74,7 @@ def unescaped(literal: str) -> str:
     "it's\n"
     """
     read = _ESCAPES.sub(lambda found: _escaped(found, literal[0]), literal[1:-1])
-    # Java's strings are in UTF-16, so one sign may be written as two escapes.
+    # Java's strings are UTF-16, so one character may be written as two escapes.
     return read.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -92,7 +92,7 @@ def _parsed(sql: str, given: str) -> exp.Expr:
         trees = sqlglot.parse(sql, dialect=DIALECT)
     except SqlglotError as error:
         reason = str(error).splitlines()[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
-        if reason.startswith("Required keyword"):  # of sqlglot's own classes
+        if reason.startswith("Required keyword"):  # the message names a class of sqlglot
             reason = "something is missing"
         hint = "; write AND" if "&&" in sql else ""
         raise refuse(f"expression {given!r} does not parse: {reason}{hint}") from None

@@ -1,14 +1,14 @@
-"""The meaning of a query, in plain Python: one key and window at a time, slow and without cleverness.
+"""The reference engine: the meaning of a query in plain Python, one key and window at a time, slow and simple.
 
-Every other engine must agree with this file, and this file with docs/transcripts.md, whose rules are
-named where they are carried out. It is driven in steps: `input` brings a bundle of rows, `watermark`
-and `clock` let event time and processing time pass. Each step returns the panes it produced.
+Every other engine must agree with this file, and this file with docs/transcripts.md; comments cite its rules by
+number. A caller drives the engine in steps: `input` adds a bundle of rows, `watermark` and `clock` advance event
+time and processing time. Each step returns the panes it produced.
 
     engine = Reference(query)
     panes = engine.input(rows) + engine.watermark(12 * SECOND)
 
-It opens with the triggers: how far one has come (`Arm`), what it looks at (`TriggerInput`), whether it is
-ready (`ready`) and what a firing does to it (`fire`). The windows follow, in `Reference`.
+The triggers come first: their state (`Arm`), their input (`TriggerInput`), the test whether one is ready (`ready`)
+and the state after a firing (`fire`). The windows follow, in `Reference`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,36 +46,36 @@ Key: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """How far a trigger has come in one window."""
+    """The state of a trigger in one window."""
 
     finished: bool = False
     on_time: bool = False
-    """For `watermark`: its firing at the close of the window is behind it."""
+    """For `watermark`: whether it has fired on time, at the close of the window."""
     parts: tuple["Arm", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerInput:
-    """What a trigger sees of its window when it is evaluated."""
+    """The state of a window that its trigger is evaluated on."""
 
     new: int
-    """How many elements no pane has held yet."""
+    """The number of elements that no pane has held yet."""
     first: int
-    """When the first of them arrived, on the clock."""
+    """The processing time at which the first of them arrived."""
     clock: int
     closed: bool
     closing: bool
-    """Whether it is this very step that closed the window."""
+    """Whether the current step closed the window."""
     expired: bool
 
 
 def armed(trigger: Trigger) -> Arm:
-    """A trigger at its start."""
+    """The initial state of a trigger."""
     return Arm(parts=tuple(map(armed, parts_of(trigger))))
 
 
 def ready(trigger: Trigger, arm: Arm, look: TriggerInput) -> bool:
-    """Whether the trigger wants to fire: the table of docs/transcripts.md."""
+    """Whether the trigger fires, by the table of docs/transcripts.md."""
     if arm.finished:
         return False
     match trigger:
@@ -92,8 +92,7 @@ def ready(trigger: Trigger, arm: Arm, look: TriggerInput) -> bool:
                 return early is not None and ready(early, arm.parts[0], look)
             if arm.on_time and late is not None:
                 return ready(late, arm.parts[1], look)
-            # Rule 3: where the window was closed before its first element came, there is no firing
-            # on time to wait for.
+            # Rule 3: a window that was closed before its first element arrived has no firing on time to wait for.
             return look.closing or look.new > 0
         case Repeat(part):
             return ready(part, arm.parts[0], look)
@@ -111,7 +110,7 @@ def ready(trigger: Trigger, arm: Arm, look: TriggerInput) -> bool:
 
 
 def fire(trigger: Trigger, arm: Arm, look: TriggerInput) -> Arm:
-    """How far a ready trigger is after it fired."""
+    """The state of a ready trigger after it fires."""
     match trigger:
         case Elements() | After():
             return Arm(finished=True)
@@ -130,7 +129,7 @@ def fire(trigger: Trigger, arm: Arm, look: TriggerInput) -> Arm:
             fired = _fire_ready(parts, arm, look)
             if all(state.finished for state in fired):
                 return Arm(finished=True, parts=fired)
-            # It goes on because a part repeats; the others have to be ready again.
+            # A part continues, so the trigger does; finished parts are reset and must be ready again.
             return Arm(parts=tuple(map(_rearmed, parts, fired)))
         case InOrder(parts):
             place = _place(arm)
@@ -142,13 +141,13 @@ def fire(trigger: Trigger, arm: Arm, look: TriggerInput) -> Arm:
                 return replace(arm, finished=True)
             return replace(arm, parts=(fire(part, arm.parts[0], look), arm.parts[1]))
         case Every() | Never():
-            return arm  # every() re-arms itself; never() does not get here
+            return arm  # every() has no state to change; never() never fires
         case never:
             assert_never(never)
 
 
 def merged(arms: Sequence[Arm], closed: bool) -> Arm:
-    """Rule 13: the trigger of a merged session, from those of its parts."""
+    """Rule 13: the trigger state of a merged session, from the states of its parts."""
     return Arm(
         finished=all(arm.finished for arm in arms),
         on_time=closed and any(arm.on_time for arm in arms),
@@ -157,12 +156,12 @@ def merged(arms: Sequence[Arm], closed: bool) -> Arm:
 
 
 def _place(arm: Arm) -> int:
-    """Which part of `in_order` it is the turn of: the first that is not finished."""
+    """The index of the current part of `in_order`: the first that is not finished."""
     return next(place for place, state in enumerate(arm.parts) if not state.finished)
 
 
 def _again(trigger: Trigger, arm: Arm, look: TriggerInput) -> Arm:
-    """Fire a trigger that is repeated: armed anew once it is finished."""
+    """Fire a repeated trigger, and reset it once it is finished."""
     return _rearmed(trigger, fire(trigger, arm, look))
 
 
@@ -180,18 +179,18 @@ def _fire_ready(parts: tuple[Trigger, ...], arm: Arm, look: TriggerInput) -> tup
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """A row that was accepted: what the aggregates need of it."""
+    """An accepted row: its event time, its arrival and the argument values of the aggregates."""
 
     at: int
     arrival: int
     values: tuple[tuple[Any, ...], ...]
     windows: tuple[Window, ...] = ()
-    """Those that a function of the user's gave it."""
+    """For custom windows: the windows that the user's function assigned."""
 
 
 @dataclass(slots=True)
 class Group:
-    """Everything known of one (key, window)."""
+    """The state of one (key, window)."""
 
     window: Window
     arm: Arm
@@ -203,7 +202,7 @@ class Group:
 
 
 class Reference:
-    """One query, driven step by step."""
+    """The engine of one query, driven step by step."""
 
     def __init__(self, query: Query, tables: Mapping[str, Iterable[Row]] | None = None, now: Moment = 0) -> None:
         """Start with no input. `tables` holds the rows of tables that the query reads from a file."""
@@ -216,7 +215,7 @@ class Reference:
         now = to_micros(now)
         self.query = query
         self.dropped = 0
-        """Elements that came too late for every window, rules 2 and 7."""
+        """The number of elements that every one of their windows refused, rules 2 and 7."""
         self.failed: list[Failure] = []
         """The firings that had no answer."""
         self._rows = RowEvaluator(query.stream, tables or {}, now)
@@ -226,7 +225,7 @@ class Reference:
         self._arrived: dict[Key, int] = {}
 
     def input(self, rows: Iterable[Row], source: str | None = None) -> list[Pane]:
-        """Take in one bundle of a source, which has to be named if there are several."""
+        """Add one bundle of a source, which must be named if the query reads several."""
         elements: dict[Key, list[tuple[Element, Row]]] = {}
         for row in self._rows.take(rows, source, self._watermark, self._now):
             key = tuple(as_key(row[name]) for name in self.query.keys)
@@ -244,43 +243,43 @@ class Reference:
         self._rows.table(name, rows)
 
     def watermark(self, at: Moment) -> list[Pane]:
-        """Let event time advance; it never goes back."""
+        """Advance event time; it never goes back."""
         self._watermark = max(self._watermark, to_micros(at))
         panes = self._evaluate_all()
         self._watermark_before = self._watermark
         return panes
 
     def clock(self, now: Moment) -> list[Pane]:
-        """Let processing time advance; it never goes back."""
+        """Advance processing time; it never goes back."""
         self._now = max(self._now, to_micros(now))
         return self._evaluate_all()
 
     def advance(self, now: Moment) -> list[Pane]:
-        """Let time pass as the query's own watermark policy sees it, then the clock."""
+        """Advance event time to the watermark of the query's own policy, then the clock."""
         return self.watermark(self._rows.watermark(to_micros(now))) + self.clock(now)
 
     def micro_batch(self, rows: Iterable[Row], now: Moment, source: str | None = None) -> list[Pane]:
-        """One micro-batch of a running pipeline, rule 2: input, then watermark, then clock."""
+        """Run one micro-batch as a pipeline does, rule 2: input, then watermark, then clock."""
         return self.input(rows, source) + self.advance(now)
 
     def end(self) -> list[Pane]:
-        """The input is over: event time advances to the end of time."""
+        """End the input: advance event time to the end of time."""
         return self.watermark(END_OF_TIME)
 
     @property
     def event_time(self) -> int:
-        """Where the watermark is."""
+        """The current watermark."""
         return self._watermark
 
     @property
     def dead(self) -> list[RowDeadLetter]:
-        """The rows that could not be taken in."""
+        """The rows that became dead letters."""
         return self._rows.dead
 
-    # Assigning elements to windows.
+    # Assign elements to windows.
 
     def _assign(self, key: Key, elements: list[tuple[Element, Row]]) -> list[Group]:
-        """Rule 2: put elements into their groups, or drop them; the groups that were touched."""
+        """Rule 2: add elements to the groups of their windows, or drop them. Returns the changed groups."""
         groups = self._groups.setdefault(key, {})
         if isinstance(self.query.windowing, Session):
             return self._merge_sessions(groups, [element for element, _ in elements])
@@ -302,13 +301,13 @@ class Reference:
             return element.windows
         if not isinstance(windowing, CountWindow):
             return windowing.assign(element.at, row)
-        # Rule 10: in order of arrival, so a group is known by its ordinal.
+        # Rule 10: elements fill groups in order of arrival, so the ordinal identifies a group.
         ordinal = self._arrived.get(key, 0) // windowing.size
         self._arrived[key] = self._arrived.get(key, 0) + 1
         return (Window(ordinal, ordinal + 1),)
 
     def _merge_sessions(self, groups: dict[Window, Group], elements: list[Element]) -> list[Group]:
-        """Rules 9 and 13: each element opens a session of its own; those that overlap become one."""
+        """Rules 9 and 13: each element opens a session of its own; overlapping sessions merge."""
         arrivals: list[tuple[Window, Element]] = []
         for element in elements:
             (window,) = self.query.windowing.assign(element.at, {})  # type: ignore[union-attr]
@@ -325,14 +324,14 @@ class Reference:
                 parts = [groups.pop(part) for part in list(groups) if _covers(window, part)]
                 groups[window] = self._merge_groups(window, parts)
             elif groups[window].arm.finished:
-                self.dropped += len(new)  # Rule 7: the bounds stay, so it is the same window.
+                self.dropped += len(new)  # Rule 7: the bounds are unchanged, so this is the finished window.
                 continue
             groups[window].new += new
             touched.append(groups[window])
         return touched
 
     def _merge_groups(self, window: Window, parts: list[Group]) -> Group:
-        """Rules 4 and 13: a new window, whose first pane retracts what its parts said."""
+        """Rules 4 and 13: merge sessions into a new window, whose first pane retracts the panes of its parts."""
         own = armed(self.query.trigger)
         return Group(
             window,
@@ -342,7 +341,7 @@ class Reference:
             said=[pane for part in parts for pane in part.said],
         )
 
-    # Evaluating triggers.
+    # Evaluate triggers.
 
     def _closed(self, window: Window) -> bool:
         return self._watermark >= window.end
@@ -353,7 +352,7 @@ class Reference:
     def _look(self, key: Key, group: Group) -> TriggerInput:
         first = min((element.arrival for element in group.new), default=0)
         if isinstance(self.query.windowing, CountWindow):
-            # Rule 10: being full is what closes a group, and nothing can come after that.
+            # Rule 10: a group closes when it is full; no element can be late for it.
             full = self._arrived[key] >= group.window.end * self.query.windowing.size
             over = full or self._watermark == END_OF_TIME
             return TriggerInput(len(group.new), first, self._now, closed=over, closing=over, expired=over)
@@ -366,20 +365,20 @@ class Reference:
         return [pane for key, group in open_ for pane in self._evaluate(key, group)]
 
     def _evaluate(self, key: Key, group: Group) -> list[Pane]:
-        """Look at one trigger once; at expiry, let go of the group and of what it still holds."""
+        """Evaluate the trigger of a group once; an expired group emits its remaining elements and is deleted."""
         look = self._look(key, group)
         panes = []
         if ready(self.query.trigger, group.arm, look):
             group.arm = fire(self.query.trigger, group.arm, look)
             panes += self._emit(key, group, look, last=group.arm.finished or look.expired)
         if look.expired:
-            if group.new:  # Rule 8: nothing accepted is ever lost.
+            if group.new:  # Rule 8: no accepted element is lost.
                 panes += self._emit(key, group, look, last=True)
             del self._groups[key][group.window]
         return panes
 
     def _emit(self, key: Key, group: Group, look: TriggerInput, last: bool) -> list[Pane]:
-        """Rules 5 and 14: what a firing says."""
+        """Rules 5 and 14: the panes of a firing, retractions first."""
         held = group.new if self.query.mode is Mode.DISCARDING else group.emitted + group.new
         retracted = [said.retraction() for said in group.said] if self.query.mode is Mode.RETRACTING else []
         group.emitted, group.new = group.emitted + group.new, []
@@ -393,7 +392,7 @@ class Reference:
         return [*retracted, pane]
 
     def _without_answer(self, key: Key, group: Group, look: TriggerInput) -> list[Pane]:
-        """Rule 14: what takes the place of the answer before, where that is not taken back by a copy of it."""
+        """Rule 14: in accumulating mode, a retraction without values that removes the previous answer, if any."""
         replaces = group.index > 0 or isinstance(self.query.windowing, Session)
         if self.query.mode is not Mode.ACCUMULATING or not replaces:
             return []
@@ -401,7 +400,7 @@ class Reference:
         return [Pane(key, group.window, nothing, self._timing(look), max(0, group.index - 1), diff=-1)]
 
     def _timing(self, look: TriggerInput) -> Timing:
-        """Rule 3."""
+        """The timing of a pane, rule 3."""
         if not look.closed:
             return Timing.EARLY
         return Timing.ON_TIME if look.closing else Timing.LATE
@@ -418,14 +417,14 @@ class Reference:
         return values
 
     def _of_its_type(self, aggregate: Aggregate, answer: Any) -> Any:
-        """An answer, which a function of the user's may have got wrong; a whole number may be written as a float."""
+        """Check the type of an answer, which a user's fold may get wrong; a whole number may be given as a float."""
         whole = isinstance(answer, float) and answer.is_integer()
         if isinstance(aggregate, Fold) and not whole and not fits(answer, aggregate.type):
             raise NoValueError(f"{aggregate}: {answer!r:.60} is not {aggregate.type}")
         return answer
 
     def _element(self, key: Key, row: Row) -> Element | None:
-        """What the aggregates need of a row, if it has all of that."""
+        """The element of a row; None if a value is missing, and the row is then a dead letter."""
         event_time = self.query.event_time
         values = self._rows.arguments(row, self.query.computed)
         at = 0 if event_time is None else to_instant(row[event_time.column])
@@ -446,7 +445,7 @@ class Reference:
 
 
 def batch(query: Query, rows: Iterable[Row], tables: Mapping[str, Iterable[Row]] | None = None) -> list[Pane]:
-    """Rule 11: the answer over a bounded input, the last pane of each (key, window)."""
+    """Rule 11: the answers over a bounded input, that is, the last pane of each (key, window)."""
     engine = Reference(query, tables)
     panes = engine.input(rows) + engine.end()
     last = {(pane.key, pane.window): pane for pane in panes}
@@ -454,7 +453,7 @@ def batch(query: Query, rows: Iterable[Row], tables: Mapping[str, Iterable[Row]]
 
 
 def _overlapping(spans: list[Window]) -> list[Window]:
-    """The spans with those that overlap put together; touching is not overlapping."""
+    """The spans, with overlapping ones merged; spans that only touch do not overlap."""
     whole: list[Window] = []
     for span in sorted(spans):
         if whole and span.start < whole[-1].end:

@@ -1,8 +1,8 @@
-"""From the parser's tree to a typed one, by the rules of Spark 4 with ANSI semantics.
+"""Turns the parser's tree into a typed tree, by the rules of Spark 4 with ANSI semantics.
 
-Each kind of parser node that is understood stands in `_KINDS` with the arguments that are looked at; a node that is
-not there, or that has an argument which nobody looks at, raises `UnresolvedError`. Nothing is dropped, and nothing is
-guessed: what is not resolved here is left to Spark.
+`_KINDS` lists each supported kind of parser node with the arguments that its resolver reads. A node of another kind,
+or with an argument that its resolver does not read, raises `UnresolvedError`. Nothing is dropped or guessed: an
+expression that is not resolved here is left to Spark.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,22 +33,22 @@ def resolve(tree: exp.Expr, schema: Schema) -> Node:
 
 
 class OperatorKind(NamedTuple):
-    """How one kind of parser node is read."""
+    """The resolver of one kind of parser node."""
 
     used: tuple[str, ...]
-    """The arguments that are looked at."""
+    """The arguments that `read` uses."""
     read: Callable[["Resolver", Any], Node]
 
 
 class Resolver:
-    """Reads expressions over the columns of one schema."""
+    """Resolves expressions over the columns of one schema."""
 
     def __init__(self, schema: Schema) -> None:
-        """Nothing is read yet."""
+        """Resolve columns by this schema."""
         self._types = {column.name: column.type for column in schema}
 
     def node(self, tree: exp.Expr) -> Node:
-        """One node and all below it."""
+        """Resolve a parser node and all nodes below it."""
         kind = _KINDS.get(type(tree))
         if kind is None:
             raise UnresolvedError(f"{said(tree)} is known to Spark only")
@@ -58,11 +58,11 @@ class Resolver:
         return kind.read(self, tree)
 
     def nodes(self, trees: Sequence[exp.Expr]) -> list[Node]:
-        """Several."""
+        """Resolve several parser nodes."""
         return [self.node(tree) for tree in trees]
 
     def operands(self, tree: exp.Expr) -> tuple[Node, Node]:
-        """Both sides of an operator. Spark and the parser group `a = b < c` and the like in different ways."""
+        """Resolve both sides of an operator; unresolved where Spark and the parser may group them differently."""
         for side in (tree.this, tree.expression):
             check_grouped(tree, side)
         return self.node(tree.this), self.node(tree.expression)
@@ -94,7 +94,7 @@ def _compared(name: str) -> Callable[[Resolver, exp.Expr], Node]:
 
 
 def compare(name: str, left: Node, right: Node, tree: exp.Expr) -> Node:
-    """Two values compared as one type, which must be one that has an order."""
+    """A comparison of two values, cast to a common type that has an order."""
     _check_reach(left, right, tree)
     _check_reach(right, left, tree)
     left, right = balanced(left, right, tree)
@@ -107,7 +107,7 @@ def compare(name: str, left: Node, right: Node, tree: exp.Expr) -> Node:
 
 
 def _check_reach(node: Node, other: Node, tree: exp.Expr) -> None:
-    """A decimal that no whole number reaches is more, or less, to Spark even than NULL."""
+    """Leave a whole number beside a decimal literal beyond BIGINT to Spark, which decides it even for NULL."""
     beyond = isinstance(other, Literal) and is_decimal(other.type) and not -(2**63) <= (other.value or 0) < 2**63
     if is_integer(node.type) and beyond:
         raise UnresolvedError(f"{said(tree)} is known to Spark only")
@@ -115,7 +115,7 @@ def _check_reach(node: Node, other: Node, tree: exp.Expr) -> None:
 
 def _computed(name: str) -> Callable[[Resolver, exp.Expr], Node]:
     def read(resolver: Resolver, tree: exp.Expr) -> Node:
-        if tree.args.get("typed") or tree.args.get("safe"):  # of Div: other systems' divisions
+        if tree.args.get("typed") or tree.args.get("safe"):  # set on Div for divisions of other SQL dialects
             raise UnresolvedError(f"{said(tree)} is known to Spark only")
         left, right = balanced(*resolver.operands(tree), tree)
         if not is_number(left.type) or not is_number(right.type):
@@ -139,7 +139,7 @@ def _connected(name: str) -> Callable[[Resolver, exp.Expr], Node]:
 
 
 def connect(name: str, sides: Sequence[Node], tree: exp.Expr) -> Node:
-    """AND or OR, unless Spark's optimizer may leave a part of it out that has no value."""
+    """AND or OR. Raises UnresolvedError if Spark's optimizer may skip a part that has no value."""
     made = Call(name, tuple(sides), "BOOLEAN")
     if any(map(is_fallible, sides)):
         parts = [part for each in flat(made, "and") for part in flat(each, "or")]
@@ -257,7 +257,7 @@ def _literal(resolver: Resolver, tree: exp.Literal) -> Node:
 
 
 def number(text: str) -> Node:
-    """A number as Spark reads it: an INT if it fits, else a BIGINT or a decimal; a double if it has an exponent.
+    """A number literal as Spark reads it: an INT if it fits, else BIGINT or decimal; DOUBLE if it has an exponent.
 
     >>> number("2147483648").type, number("0.30").type, number("1e2").type
     ('BIGINT', 'DECIMAL(2, 2)', 'DOUBLE')
@@ -280,11 +280,11 @@ def number(text: str) -> Node:
 
 def _negated(resolver: Resolver, tree: exp.Neg) -> Node:
     if isinstance(tree.this, exp.Literal) and not tree.this.is_string:
-        return number(f"-{tree.this.this}")  # to Spark the sign is a part of the number
+        return number(f"-{tree.this.this}")  # Spark reads the sign as part of the literal
     check_grouped(tree, tree.this)
     node = resolver.node(tree.this)
     if is_integer(node.type) and is_constant(node) and isinstance(tree.this, exp.Cast):
-        # To Spark the sign of -128Y is a part of the number; the parser does not tell it from -CAST(128 AS TINYINT).
+        # Spark reads the sign of -128Y as part of the literal; the parser's tree is that of -CAST(128 AS TINYINT).
         raise UnresolvedError(f"{said(tree)} is known to Spark only")
     return called.signed("neg", node, tree)
 
@@ -293,7 +293,7 @@ def _cast(resolver: Resolver, tree: exp.Cast) -> Node:
     node, type = resolver.node(tree.this), normal(tree.args["to"].sql(DIALECT))
     safe = isinstance(tree, exp.TryCast)
     made = cast(node, type, safe)
-    # The parser reads 3L as a cast; what it is to Spark is decided where it is used.
+    # The parser reads 3L as a cast, so the cast stays: coercion beside a decimal depends on it.
     return Cast(node, type, safe) if isinstance(made, Literal) and is_integer(type) else made
 
 
@@ -365,4 +365,4 @@ _KINDS: dict[type[exp.Expr], OperatorKind] = {
         )
     },
 }
-"""Everything that is understood. A test reads it and tries every argument of every kind."""
+"""The supported kinds of parser nodes. A test reads the table and tries every argument of every kind."""

@@ -1,7 +1,7 @@
-"""What the row-wise part of a query means, for the reference: bundles of a source to rows of a stream.
+"""The reference semantics of row operators: turns bundles of a source into rows of a stream.
 
 A row for which a step has no value (a failing cast, no event time) becomes a dead letter with the
-reason; the rest go on.
+reason; the other rows are processed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,14 +42,14 @@ from millrace.model.window import Row
 
 @dataclass(frozen=True, slots=True)
 class RowDeadLetter:
-    """A row that could not be taken in, and why."""
+    """A row that has no value, with the reason."""
 
     row: Row
     reason: str
 
 
 class RowEvaluator:
-    """The row-wise steps of one stream, and what they remember from bundle to bundle."""
+    """The row operators of one stream, and their state between bundles."""
 
     NO_VALUE = object()
     """Stands for the value of an expression that has none."""
@@ -64,11 +64,11 @@ class RowEvaluator:
         self._tables = {name: list(rows) for name, rows in tables.items()}
         self._progress = {id(node): (node.estimator, Progress(active=now)) for node in event_times(stream)}
         self._spoke: set[int] = set()
-        """The event times that something came for since the watermark was last asked."""
+        """The event time nodes that saw rows since the last call of `watermark`."""
         self._seen: dict[int, dict[tuple[Any, ...], int]] = {}
 
     def take(self, rows: Iterable[Row], source: str | None, watermark: int, now: int) -> list[Row]:
-        """What comes out of the stream for a bundle of one of its sources."""
+        """The rows that the stream gives for a bundle of one of its sources."""
         return self._flow(self._stream, _named(sources(self._stream), source), list(rows), watermark, now)
 
     def table(self, name: str, rows: Iterable[Row]) -> None:
@@ -76,7 +76,7 @@ class RowEvaluator:
         self._tables[name] = list(rows)
 
     def watermark(self, now: int) -> int:
-        """Where event time is, by the stream's own policies. What came since this was last asked has come now."""
+        """The watermark by the stream's own policies. Rows since the last call count as arrived at `now`."""
         for node in self._spoke:
             estimator, progress = self._progress[node]
             self._progress[node] = estimator, replace(progress, active=max(progress.active, now))
@@ -92,7 +92,7 @@ class RowEvaluator:
             return self.NO_VALUE
 
     def arguments(self, row: Row, computed: Iterable[Computed]) -> tuple[tuple[Any, ...], ...] | None:
-        """What each aggregate takes of a row; None if one of the values is missing, and the row a dead letter."""
+        """The argument values of each aggregate; None if one has no value, and the row is then a dead letter."""
         values = []
         for each in computed:
             own = []
@@ -126,7 +126,7 @@ class RowEvaluator:
                 assert_never(never)
 
     def _fitting(self, source: Source, rows: list[Row]) -> list[Row]:
-        """The rows whose values are of the types of their columns; what is missing is NULL."""
+        """The rows whose values have the types of their columns; a missing column is NULL."""
         kept: list[Row] = []
         for row in rows:
             if not isinstance(row, Mapping):
@@ -164,7 +164,7 @@ class RowEvaluator:
         return found
 
     def _newest(self, join: Join, row: Row, found: list[Row]) -> list[Row]:
-        """Of what was found, the last of those that held from the latest time on that is not after the row's."""
+        """The table row with the latest `as_of` time that is not after the row's event time; the last one on a tie."""
         event_time = find_event_time(join)
         assert event_time is not None
         assert join.as_of is not None
@@ -188,7 +188,7 @@ class RowEvaluator:
         return kept
 
     def _observe(self, node: EventTime, rows: list[Row], now: int) -> list[Row]:
-        """Let the watermark policy see the rows; those without an event time are no elements."""
+        """Update the watermark progress from the rows. Returns the rows that have an event time."""
         policy = node.estimator.policy
         timed: list[Row] = []
         times: list[int] = []
@@ -212,7 +212,7 @@ class RowEvaluator:
 
 
 def fits(value: Any, type: str) -> bool:
-    """Whether a Python value is one of an SQL type; types that are not plain are not looked into."""
+    """Whether a Python value belongs to an SQL type; values of nested types are not checked."""
     if value is None:
         return True
     if is_integer(type):
@@ -228,7 +228,7 @@ def fits(value: Any, type: str) -> bool:
 
 
 def _has_digits(value: Decimal, type: str) -> bool:
-    """Whether a decimal type has a number, without rounding it."""
+    """Whether a decimal type can hold a number without rounding it."""
     try:
         return value.is_finite() and to_decimal(value, type) == value
     except NoValueError:
@@ -236,7 +236,7 @@ def _has_digits(value: Decimal, type: str) -> bool:
 
 
 def _held(value: Any, type: str) -> Any:
-    """A value as its type holds it: 0.1 is another number as a FLOAT."""
+    """A value with the precision of its type: 0.1 is a different number as a FLOAT."""
     if value is None:
         return None
     if is_float(type):
@@ -248,12 +248,12 @@ _PYTHON = {"STRING": str, "BOOLEAN": bool, "TIMESTAMP": datetime, "BINARY": byte
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two values are joined: NULL with nothing, NaN with NaN."""
+    """Whether two values match in a join: NULL matches nothing, NaN matches NaN."""
     return one is not None and other is not None and sort_key(one) == sort_key(other)
 
 
 def as_key(value: Any) -> Any:
-    """A value as keys are compared: NaN is one key though it does not equal itself, and -0.0 is 0.0."""
+    """A value in the form in which keys are compared: all NaNs are one key, and -0.0 is 0.0."""
     if not isinstance(value, float):
         return value
     return nan if isnan(value) else value + 0.0

@@ -15,7 +15,7 @@ DIALECT = "databricks"
 """sqlglot's name for Spark SQL whose casts and divisions are ANSI, as Spark 4's are."""
 
 UNKNOWN = "UNKNOWN"
-"""The type of a column that only Spark can tell; it is let pass everywhere."""
+"""The type of a column whose type only Spark can resolve; every check accepts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Columns in order, no name twice."""
+    """Columns in order, with unique names."""
 
     columns: tuple[Column, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a name that is there twice, as Spark does not tell `a` from `A` either, and those of our own."""
+        """Refuse duplicate names, ignoring case as Spark does, and names that are reserved for Millrace."""
         seen: set[str] = set()
         for column in self.columns:
             if column.name.startswith("__"):
@@ -61,7 +61,7 @@ class Schema:
         return tuple(column.name for column in self.columns)
 
     def type_of(self, name: str) -> str:
-        """The type of a column that must exist."""
+        """The type of a column; an unknown name is refused."""
         for column in self.columns:
             if column.name == name:
                 return column.type
@@ -72,7 +72,7 @@ class Schema:
         raise refuse(unknown("column", name, self.names))
 
     def with_columns(self, added: Iterable[Column]) -> "Schema":
-        """These columns, with some replaced in place or added at the end."""
+        """The schema with these columns replaced, or added at the end."""
         new = {column.name: column for column in added}
         kept = tuple(new.pop(column.name, column) for column in self.columns)
         return Schema((*kept, *new.values()))
@@ -104,7 +104,7 @@ def parse_schema(text: str | Mapping[str, str] | Schema) -> Schema:
 
 
 def backticked(name: str) -> str:
-    """A name as Spark SQL writes it."""
+    """A name quoted for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 

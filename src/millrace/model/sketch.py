@@ -1,13 +1,13 @@
-"""Approximate aggregates in little memory: sketches that merge.
+"""Approximate aggregates in little memory: mergeable sketches.
 
-The sketches are Apache DataSketches', in their own binary format, which Spark's functions read too.
-Of those, the ones whose answer depends on the input alone were chosen: a replay after a crash must
-say what the run before it said, so nothing here draws random numbers (docs/decisions/003).
+The sketches are those of Apache DataSketches, in its binary format, which Spark's functions read too. Only sketches
+whose answers depend on the input alone are used: a rerun after a crash must give the same answers, so no sketch here
+draws random numbers (docs/decisions/003).
 
-DataSketches has no second moment. That one is Alon, Matias and Szegedy's estimate in its fast form:
+DataSketches has no second moment. `SecondMoment` is the estimate of Alon, Matias and Szegedy in its fast form:
 each row of a small table adds every value, with a sign, to one of its counters.
 
-Values that are equal to Spark are one value here: 0.0 and -0.0, and every NaN.
+Values that Spark considers equal are one value: 0.0 and -0.0, and all NaNs.
 """
 
 import hashlib
@@ -34,12 +34,12 @@ _COMPRESSION = 200
 _ROWS, _COUNTERS = 7, 256
 _OUTSIDE = struct.Struct("<3Q")
 _EMPTY = "\0the empty string"
-"""What stands for the empty string in a sketch that leaves that out."""
+"""The replacement for the empty string in a sketch that ignores empty strings."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApproxDistinct(OfOne):
-    """How many different values: a HyperLogLog sketch, within about 1.6 percent."""
+    """The number of distinct values, within about 1.6 percent: a HyperLogLog sketch."""
 
     name: ClassVar[str] = "approx_distinct"
 
@@ -52,8 +52,8 @@ class ApproxDistinct(OfOne):
         return bytes(self._union(a, b).get_result(datasketches.HLL_8).serialize_compact())
 
     def result(self, partial: bytes | None) -> int:
-        # A sketch that grew value by value also estimates from the order in which they came. Merged with
-        # itself it holds the same, but estimates from its registers alone.
+        # The estimate of a sketch that was filled value by value depends on their order. Merged with itself, the
+        # sketch has the same registers and estimates from them alone.
         return 0 if partial is None else round(self._union(partial, partial).get_estimate())
 
     def _union(self, *partials: bytes) -> Any:
@@ -70,8 +70,8 @@ class ApproxDistinct(OfOne):
 class ApproxQuantile(OfOne):
     """The value below which the share `q` of the values lies: a t-digest.
 
-    A digest interpolates, which cannot be done with what is not finite. So a partial is (how many are -infinity, how
-    many are infinity, how many are NaN, which is the greatest), then the digest of the others.
+    A digest interpolates, which needs finite values. So a partial is the counts of -infinity, infinity and NaN (the
+    greatest value), then the digest of the finite values.
     """
 
     q: float
@@ -113,7 +113,7 @@ class ApproxQuantile(OfOne):
 class ApproxTopK(OfOne):
     """The `k` most frequent values with their counts, most frequent first: a frequent-items sketch.
 
-    Exact up to 768 different values; beyond that a count may be too high by 0.35 percent of all.
+    Counts are exact up to 768 distinct values; beyond that, a count may be too high by 0.35 percent of all values.
     """
 
     k: int
@@ -121,7 +121,7 @@ class ApproxTopK(OfOne):
 
     def lift(self, values: Values, at: int) -> bytes:
         sketch = datasketches.frequent_strings_sketch(_LG_ITEMS)
-        # The sketch holds strings; JSON keeps apart what is not one.
+        # The sketch holds strings; JSON distinguishes values of other types from strings.
         sketch.update(json.dumps(_written(one_zero(values[0])), default=str))
         return bytes(sketch.serialize())
 
@@ -149,7 +149,7 @@ class ApproxTopK(OfOne):
 class SecondMoment(OfOne):
     """The sum of the squared frequencies of the values, within about 9 percent.
 
-    How uneven a stream is: n for n different values, n squared for one value n times.
+    It measures the skew of a stream: n for n distinct values, n squared for n times the same value.
     """
 
     name: ClassVar[str] = "second_moment"
@@ -180,29 +180,29 @@ class SecondMoment(OfOne):
 
 
 def approx_distinct(column: str) -> ApproxDistinct:
-    """About how many different values."""
+    """The approximate number of distinct values."""
     return ApproxDistinct(column)
 
 
 def approx_quantile(column: str, q: float) -> ApproxQuantile:
-    """About the value below which the share `q` lies: `approx_quantile("ms", 0.99)`."""
+    """The approximate value below which the share `q` of the values lies: `approx_quantile("ms", 0.99)`."""
     if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
         raise refuse(f"approx_quantile() takes a share from 0 to 1, not {q!r}")
     return ApproxQuantile(column, float(q))
 
 
 def approx_top_k(column: str, k: int) -> ApproxTopK:
-    """The most frequent values, about: a list of {item, count}."""
+    """The approximately most frequent values: a list of {item, count}."""
     return ApproxTopK(column, positive(k, "approx_top_k"))
 
 
 def second_moment(column: str) -> SecondMoment:
-    """About the sum of the squared frequencies of the values."""
+    """The approximate sum of the squared frequencies of the values."""
     return SecondMoment(column)
 
 
 def _datum(value: Any) -> int | float | str:
-    """A value as a sketch takes it: equal ones the same, different ones not."""
+    """The input of a sketch for a value: equal for equal values, different for different ones."""
     if isinstance(value, float):
         return math.nan if math.isnan(value) else value + 0.0
     if isinstance(value, int):
@@ -215,7 +215,7 @@ def _canonical(value: Any) -> bytes:
 
 
 def _written(value: Any) -> Any:
-    """A value as JSON has it; what JSON does not have, with what it is."""
+    """A value for JSON; a value that JSON cannot represent is tagged with its type."""
     match value:
         case datetime():
             instant = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
@@ -230,7 +230,7 @@ def _written(value: Any) -> Any:
 
 
 def _read(written: Any) -> Any:
-    """The value that was written."""
+    """The value that `_written` encoded."""
     match written:
         case {"time": str(text)}:
             return datetime.fromisoformat(text)

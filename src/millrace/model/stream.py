@@ -1,7 +1,7 @@
-"""Streams of rows: where they come from and what is done to each row.
+"""Streams of rows: sources and row operators.
 
-Every node is a value that is checked when it is built and remembers the user's line. Building one
-starts nothing. The methods of `Stream` each return a new node on top of the one they are called on.
+Every node is a value that is validated when it is built and stores the line of the user's code. Building a node runs
+nothing. Each method of `Stream` returns a new node on top of the one it is called on.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """Rows without end. Build on it with the methods; each gives a new stream."""
+    """Rows without end. Each method returns a new stream."""
 
     __slots__ = ()
     schema: Schema
@@ -37,7 +37,7 @@ class Stream:
         return Where(self, expression, self.schema, caller())
 
     def select(self, /, *names: str, **columns: str) -> "Select":
-        """Keep these columns, and compute others: `select("user", seconds="ms / 1000")`."""
+        """Keep only these columns and computed ones: `select("user", seconds="ms / 1000")`."""
         chosen = {name: parse_expression(f"`{name}`", Schema((self._column(name),))) for name in names}
         for name, sql in columns.items():
             if name in chosen:
@@ -50,7 +50,7 @@ class Stream:
         return Select(self, tuple(chosen.items()), schema, caller())
 
     def with_columns(self, /, *unnamed: str, **columns: str) -> "WithColumns":
-        """Add columns, or replace them: `with_columns(seconds="ms / 1000")`."""
+        """Add or replace columns: `with_columns(seconds="ms / 1000")`."""
         if unnamed:
             raise refuse(f"a column needs a name: with_columns(x={unnamed[0]!r})")
         if not columns:
@@ -63,10 +63,9 @@ class Stream:
         return WithColumns(self, tuple(added.items()), schema, caller())
 
     def dedup(self, *by: str, within: Duration | None = None) -> "Dedup":
-        """Keep the first row of those that agree in the columns `by`.
+        """Keep the first of the rows with equal values in the columns `by`.
 
-        With `within`, a row is remembered only until the watermark is that far past its event time;
-        without, for ever.
+        With `within`, the state keeps a key until the watermark is that far past its event time; without, forever.
         """
         if not by:
             raise refuse("dedup() needs the columns that identify a row, such as dedup('event_id')")
@@ -78,7 +77,7 @@ class Stream:
         return Dedup(self, by, horizon, self.schema, caller())
 
     def union(self, *others: "Stream") -> "Union":
-        """The rows of this and the other streams, which have the same columns, as one stream."""
+        """Combine this stream with others that have the same columns."""
         if not others:
             raise refuse("union() needs another stream")
         for other in others:
@@ -92,10 +91,10 @@ class Stream:
         return Union((self, *others), self.schema, caller())
 
     def join(self, table: "Table", on: str | Iterable[str], how: str = "inner", as_of: str | None = None) -> "Join":
-        """Look each row up in a table: `join(campaigns, on="ad_id")`; `how="left"` keeps misses.
+        """Look up each row in a table: `join(campaigns, on="ad_id")`; `how="left"` keeps rows without a match.
 
-        A table whose rows hold from a time on names it: with `as_of="since"` each row finds the newest one that held
-        at its own event time.
+        With `as_of="since"`, where `since` is the table's column of the time from which a row is valid, each row joins
+        the newest table row that is valid at its event time.
         """
         if not isinstance(table, Table):
             raise refuse(f"join() takes a table, made with table(...), not {shown(table)}")
@@ -123,11 +122,11 @@ class Stream:
         watermark: Policy | None = None,
         idle: Duration | None = None,
     ) -> "EventTime":
-        """Say which column tells when a thing happened, and how long to wait for stragglers.
+        """Set the event time column and the watermark policy.
 
-        Either `delay="10s"`, no event comes later than that after a newer one, or
-        `watermark=percentile(0.99)` or `punctuated("closes")`. A source that is silent for `idle` of
-        processing time is not waited for.
+        The policy is either `delay="10s"` (no event is more than that older than the newest event before it) or
+        `watermark=percentile(0.99)` or `punctuated("closes")`. A source without input for `idle` of processing time
+        does not hold back the watermark.
         """
         type = self._column(column).type
         if type not in ("TIMESTAMP", UNKNOWN):
@@ -152,13 +151,13 @@ class Stream:
         return EventTime(self, column, Estimator(policy, timeout), self.schema, caller())
 
     def group_by(self, *keys: str) -> "Windowed":
-        """Compute for each combination of values of these columns."""
+        """Aggregate for each combination of values of these columns."""
         from millrace.model.query import Windowed
 
         return Windowed(self, caller()).group_by(*keys)
 
     def window(self, windowing: Windowing, lateness: Duration = "0s") -> "Windowed":
-        """Compute over windows of the whole stream, without keys."""
+        """Aggregate over windows of the whole stream, without keys."""
         from millrace.model.query import Windowed
 
         return Windowed(self, caller()).window(windowing, lateness)
@@ -166,7 +165,7 @@ class Stream:
     if not TYPE_CHECKING:  # a type checker knows the methods
 
         def __getattr__(self, name: str) -> object:
-            """Say what a method is called here that other libraries call something else."""
+            """Raise an AttributeError that names the method that was probably meant."""
             raise AttributeError(no_method("a stream", name, dir(type(self))))
 
     def to(self, sink: "Sink") -> "Output":
@@ -198,7 +197,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Source(Stream):
-    """Where rows come from: a log topic, files in a folder, a source of the user's own, or rows given by a test."""
+    """A source of rows: a log topic, files in a folder, a `CustomSource`, or rows given by a test."""
 
     kind: str
     name: str
@@ -206,12 +205,12 @@ class Source(Stream):
     options: tuple[tuple[str, str], ...] = ()
     place: Place = field(default_factory=caller, compare=False, repr=False)
     reader: CustomSource | None = field(default=None, compare=False, repr=False)
-    """What reads a source of the user's own."""
+    """The reader of a custom source; None for other kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Where(Stream):
-    """The rows for which a condition holds; those for which it is NULL are left out."""
+    """The rows for which a condition is true; rows for which it is NULL are dropped."""
 
     parent: Stream
     condition: Expression
@@ -221,7 +220,7 @@ class Where(Stream):
 
 @dataclass(frozen=True, slots=True)
 class Select(Stream):
-    """Just these columns."""
+    """The rows with only these columns."""
 
     parent: Stream
     columns: tuple[tuple[str, Expression], ...]
@@ -231,7 +230,7 @@ class Select(Stream):
 
 @dataclass(frozen=True, slots=True)
 class WithColumns(Stream):
-    """All columns and these."""
+    """The rows with these columns added or replaced."""
 
     parent: Stream
     columns: tuple[tuple[str, Expression], ...]
@@ -241,7 +240,7 @@ class WithColumns(Stream):
 
 @dataclass(frozen=True, slots=True)
 class Dedup(Stream):
-    """The first row of those that agree in `by`."""
+    """The first of the rows with equal values in `by`."""
 
     parent: Stream
     by: tuple[str, ...]
@@ -252,7 +251,7 @@ class Dedup(Stream):
 
 @dataclass(frozen=True, slots=True)
 class Union(Stream):
-    """Several streams as one."""
+    """The rows of several streams."""
 
     parents: tuple[Stream, ...]
     schema: Schema
@@ -261,7 +260,7 @@ class Union(Stream):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A small table: rows given here, or those of a file or a view, which may change while the pipeline runs."""
+    """A small table: given rows, or the rows of a file or a view, which may change while the pipeline runs."""
 
     name: str
     schema: Schema
@@ -272,7 +271,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Join(Stream):
-    """Each row with the columns of the table's rows that agree in `on`; of the newest as of its time, if so asked."""
+    """Each row with the columns of the table's rows that match in `on`; with `as_of`, of the newest valid one only."""
 
     parent: Stream
     table: Table
@@ -285,7 +284,7 @@ class Join(Stream):
 
 @dataclass(frozen=True, slots=True)
 class EventTime(Stream):
-    """Rows that happened at the time in `column`."""
+    """The rows, with their event time in `column`."""
 
     parent: Stream
     column: str
@@ -308,7 +307,7 @@ _ELSEWHERE = {
 
 
 def no_method(what: str, name: str, known: Iterable[str]) -> str:
-    """Say that there is no such method, and which is meant."""
+    """The message for an unknown method, with the name that was probably meant."""
     if name.startswith("_"):
         return name
     if name in _ELSEWHERE:
@@ -327,7 +326,7 @@ def node_of(stream: Stream) -> Node:
 
 
 def parents(stream: Stream) -> tuple[Stream, ...]:
-    """The streams that a stream is made from."""
+    """The streams that a node reads."""
     match node_of(stream):
         case Source():
             return ()
@@ -354,21 +353,21 @@ def with_parents(stream: Stream, given: Sequence[Stream]) -> Stream:
 
 
 def with_sources(stream: Stream, of: Callable[[Source], Source]) -> Stream:
-    """The same stream of other sources."""
+    """The same stream with its sources replaced."""
     if isinstance(stream, Source):
         return of(stream)
     return with_parents(stream, [with_sources(parent, of) for parent in parents(stream)])
 
 
 def sources(stream: Stream) -> tuple[Source, ...]:
-    """The sources a stream reads, each once, in the order in which they were written."""
+    """The sources that a stream reads, each once, in the order in which the user wrote them."""
     if isinstance(stream, Source):
         return (stream,)
     return tuple(dict.fromkeys(source for parent in parents(stream) for source in sources(parent)))
 
 
 def find_event_time(stream: Stream) -> EventTime | None:
-    """The event time that holds for a stream; the sides of a union agree on its column."""
+    """The event time of a stream; all sides of a union have the same event time column."""
     if isinstance(stream, EventTime):
         return stream
     above = parents(stream)
@@ -376,7 +375,7 @@ def find_event_time(stream: Stream) -> EventTime | None:
 
 
 def event_times(stream: Stream) -> list[EventTime]:
-    """Every node that says what event time is, once; the sides of a union may each have their own."""
+    """The event time nodes of a stream, each once; every side of a union may have its own."""
     if isinstance(stream, EventTime):
         return [stream]
     found = (node for parent in parents(stream) for node in event_times(parent))

@@ -1,8 +1,8 @@
-"""When in processing time a window answers: the trigger algebra.
+"""Triggers: the conditions under which a window answers.
 
-Users import this module as `on`: `on.watermark(early=on.every("10s"), late=on.each())`. A trigger
-holds configuration only; how far it has come in a given window is state that an engine keeps.
-What each one means is the table in docs/transcripts.md, made executable in `reference.py`.
+Users import this module as `on`: `on.watermark(early=on.every("10s"), late=on.each())`. A trigger holds configuration
+only; the engine holds its state in each window. The table in docs/transcripts.md defines each trigger, and
+`reference.py` implements it.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """What users complete `on.` with."""
+    """The names that completion of `on.` offers."""
     return __all__
 
 
@@ -76,7 +76,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """`part`, armed anew each time it finishes."""
+    """`part`, reset each time it finishes."""
 
     part: "Trigger"
 
@@ -98,7 +98,7 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Ready when all of the parts are; finished when all of them are, else all start again."""
+    """Ready when all parts are; finished when all of them are, else the finished parts are reset."""
 
     parts: tuple["Trigger", ...]
 
@@ -118,7 +118,7 @@ class InOrder:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """`part`, until `end` is ready: that fires once and finishes the whole."""
+    """`part`, until `end` is ready; the trigger then fires once more and finishes."""
 
     part: "Trigger"
     end: "Trigger"
@@ -139,7 +139,7 @@ Trigger: TypeAlias = Elements | After | Every | Watermark | Repeat | AnyOf | All
 
 
 def elements(n: int) -> Elements:
-    """Fire once, when the pane holds at least `n` new elements; looked at once a bundle."""
+    """Fire once, when the pane holds at least `n` new elements; it is evaluated once for each bundle."""
     if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= END_OF_TIME:
         raise refuse(f"elements() takes a whole number of at least 1, not {n!r:.40}")
     return Elements(n)
@@ -151,12 +151,12 @@ def after(delay: Duration) -> After:
 
 
 def every(period: Duration) -> Every:
-    """Fire at each multiple of `period` of the clock, if there is something new."""
+    """Fire when the clock reaches a multiple of `period`, if there are new elements."""
     return Every(parse_positive(period, "period of every()"))
 
 
 def watermark(early: Trigger | None = None, late: Trigger | None = None) -> Watermark:
-    """Fire on time, when the watermark passes the end of the window, and before and after as told."""
+    """Fire on time, when the watermark passes the end of the window; before it by `early`, after it by `late`."""
     for name, part in (("early", early), ("late", late)):
         if part is not None:
             _check(part, f"{name}= of watermark()")
@@ -169,12 +169,12 @@ def default() -> Repeat:
 
 
 def each() -> Repeat:
-    """Fire at each bundle that brings something new."""
+    """Fire at each bundle with new elements."""
     return Repeat(Elements(1))
 
 
 def repeat(part: Trigger) -> Repeat:
-    """Fire as `part` does, again and again."""
+    """Fire as `part` does, and reset it each time it finishes."""
     return Repeat(_check(part, "repeat()"))
 
 
@@ -194,7 +194,7 @@ def in_order(*parts: Trigger) -> InOrder:
 
 
 def until(part: Trigger, end: Trigger) -> Until:
-    """Fire as `part` does, until `end` is ready; `end` then fires once and that is all."""
+    """Fire as `part` does, until `end` is ready; then fire once more and finish."""
     return Until(_check(part, "until()"), _check(end, "until()"))
 
 
@@ -204,7 +204,7 @@ def never() -> Never:
 
 
 def parts_of(trigger: Trigger) -> tuple[Trigger, ...]:
-    """The triggers that a trigger is made of; `watermark` always has an early and a late one."""
+    """The parts of a trigger; `watermark` always has an early and a late one."""
     match trigger:
         case Watermark(early, late):
             return (early or Never(), late or Never())
@@ -221,7 +221,7 @@ def parts_of(trigger: Trigger) -> tuple[Trigger, ...]:
 
 
 def waits(trigger: Trigger) -> tuple[int, ...]:
-    """The spans of processing time that a trigger measures, in microseconds: it needs a clock if there are any."""
+    """The spans of processing time that a trigger measures, in microseconds; it needs the clock if there are any."""
     match trigger:
         case After(span) | Every(span):
             return (span,)
@@ -232,7 +232,7 @@ def waits(trigger: Trigger) -> tuple[int, ...]:
 
 
 def may_finish(trigger: Trigger) -> bool:
-    """Whether it can be over before its window is: what comes after that is dropped."""
+    """Whether it can finish before its window expires; elements after that are dropped."""
     match trigger:
         case Elements() | After() | Until():
             return True

@@ -1,8 +1,8 @@
-"""Row expressions as a small typed tree: what Spark would compute, with nothing left implicit.
+"""Row expressions as a small typed tree that makes Spark's computation explicit.
 
-`resolve` makes these trees from SQL. Every operand has the type its operation takes: where Spark converts a value on
-its own, there is a `Cast`. The reference evaluates this tree, the fused edge writes it as DuckDB's SQL, and neither
-looks at the text or at the parser's tree.
+`resolve` makes these trees from SQL. Every operand has the type that its operation takes: each implicit cast of Spark
+is a `Cast`. The reference engine evaluates the tree, and the fused edge translates it to DuckDB's SQL; neither uses the
+text or the parser's tree.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from millrace.model.types import INTEGERS, decimal_of, is_decimal, is_integer, i
 
 @dataclass(frozen=True, slots=True)
 class ColumnOf:
-    """A column of the row, or a field of one that is a struct."""
+    """A column of the row, or a field of a struct column."""
 
     path: tuple[str, ...]
     type: str
@@ -22,7 +22,7 @@ class ColumnOf:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A value that is written in the expression; None is NULL."""
+    """A constant in the expression; None is NULL."""
 
     value: Any
     type: str
@@ -30,7 +30,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A value as another type; one that does not fit has no value, or is NULL if the cast is `safe`."""
+    """A value cast to another type; a value that does not fit has no result, or NULL if the cast is `safe`."""
 
     child: "Node"
     type: str
@@ -39,7 +39,7 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operation on values; which ones there are, `OPERATIONS` says."""
+    """An operation on values; `OPERATIONS` lists the names."""
 
     name: str
     arguments: tuple["Node", ...]
@@ -48,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The value of the first branch whose condition holds; only what leads there is evaluated."""
+    """The value of the first branch whose condition is true; later conditions and other values are not evaluated."""
 
     branches: tuple[tuple["Node", "Node"], ...]
     otherwise: "Node"
@@ -87,14 +87,14 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """A node and all below it."""
+    """A node and all nodes below it."""
     yield node
     for child in children(node):
         yield from walk(child)
 
 
 def is_constant(node: Node) -> bool:
-    """Whether it is the same for all rows."""
+    """Whether the node reads no column, so that its value is the same for all rows."""
     return not any(isinstance(part, ColumnOf) for part in walk(node))
 
 
@@ -106,7 +106,7 @@ def flat(node: Node, name: str) -> list[Node]:
 
 
 def is_fallible(node: Node) -> bool:
-    """Whether some row may have no value for it: an overflow, a division by zero, a cast that fails."""
+    """Whether the node may have no value for a row: an overflow, a division by zero, a failing cast."""
     return any(map(_may_fail, walk(node)))
 
 
@@ -132,7 +132,7 @@ def _may_fail(node: Node) -> bool:
 
 
 def _is_widening(source: str, target: str) -> bool:
-    """Whether every value of one type has a value of another."""
+    """Whether a cast of any value of one type to the other succeeds."""
     if source == target or target == "STRING" or source == "VOID":
         return True
     if is_integer(source) and is_integer(target):

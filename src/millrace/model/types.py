@@ -1,6 +1,6 @@
-"""SQL types by name, and how Spark 4 brings two of them together under ANSI rules.
+"""SQL types by name, and the common type of two types under Spark 4's ANSI rules.
 
-A type is the text that Spark writes: `BIGINT`, `DECIMAL(10, 2)`. `VOID` is the type of NULL itself.
+A type is Spark's name for it: `BIGINT`, `DECIMAL(10, 2)`. `VOID` is the type of NULL itself.
 """
 
 import re
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 NUMBERS = (*INTEGERS, "FLOAT", "DOUBLE")
-"""From narrow to wide, without the decimals."""
+"""The numeric types from narrow to wide, without decimals."""
 _FOR_INTEGER = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 20}
 _MOST_DIGITS, _LEAST_SCALE = 38, 6
 _DECIMAL = re.compile(r"DECIMAL\((\d+), (\d+)\)")
@@ -40,7 +40,7 @@ def decimal(precision: int, scale: int) -> str:
 
 
 def decimal_of(type: str) -> tuple[int, int]:
-    """Precision and scale of a decimal, or of the one that holds every value of a whole type."""
+    """Precision and scale of a decimal type, or of the decimal that holds every value of an integer type."""
     if type in _FOR_INTEGER:
         return _FOR_INTEGER[type], 0
     found = _DECIMAL.fullmatch(type)
@@ -50,7 +50,7 @@ def decimal_of(type: str) -> tuple[int, int]:
 
 
 def normal(type: str) -> str:
-    """A type with all digits of its decimals: ten, and none after the point, if nothing else is said.
+    """A type with explicit precision and scale for its decimals; the defaults are 10 and 0.
 
     >>> normal("STRUCT<a: DECIMAL, b: DECIMAL(5)>")
     'STRUCT<a: DECIMAL(10, 0), b: DECIMAL(5, 0)>'
@@ -68,7 +68,7 @@ def digits_of(type: str) -> tuple[int, int] | None:
 
 
 def adjusted(precision: int, scale: int) -> str:
-    """A decimal type, with digits after the point given up where there are too many; six of them are kept."""
+    """A decimal type of at most 38 digits; beyond that the scale is reduced, but not below six."""
     if precision <= _MOST_DIGITS:
         return decimal(precision, scale)
     whole = precision - scale
@@ -94,7 +94,7 @@ def arithmetic(operation: str, left: str, right: str) -> str:
 
 
 def wider_decimal(left: str, right: str) -> str:
-    """A decimal that holds both, as far as 38 digits do; digits before the point come first."""
+    """A decimal type that holds both, within 38 digits; digits before the point have priority."""
     (p1, s1), (p2, s2) = decimal_of(left), decimal_of(right)
     scale = max(s1, s2)
     precision = max(p1 - s1, p2 - s2) + scale
@@ -104,7 +104,7 @@ def wider_decimal(left: str, right: str) -> str:
 
 
 def tightest(left: str, right: str) -> str | None:
-    """The type two operands of an operator are brought to, if neither is text and at most one is a decimal."""
+    """The common type of two operands of an operator, if neither is text and at most one is a decimal; else None."""
     if left == right or right == "VOID":
         return left
     if left == "VOID":
@@ -118,7 +118,7 @@ def tightest(left: str, right: str) -> str | None:
 
 
 def beside_text(other: str) -> str | None:
-    """What text is read as where it stands beside a value of this type; the value is brought to it too."""
+    """The common type of text and a value of this type as operands; None if only Spark knows it."""
     if is_integer(other):
         return "BIGINT"
     if is_number(other):
@@ -127,7 +127,7 @@ def beside_text(other: str) -> str | None:
 
 
 def wider(left: str, right: str) -> str | None:
-    """The one type of the branches of a CASE, the parts of a COALESCE and the like; None if there is none."""
+    """The common type of two branches of a CASE, arguments of COALESCE and the like; None if there is none."""
     found = tightest(left, right)
     if found is not None:
         return found
@@ -139,7 +139,7 @@ def wider(left: str, right: str) -> str | None:
 
 
 def widest(types: Iterable[str]) -> str | None:
-    """The one type of many."""
+    """The common type of several types; None if there is none."""
     found: str | None = "VOID"
     for each in types:
         found = None if found is None else wider(found, each)

@@ -1,6 +1,6 @@
-"""Values of SQL types in Python, and casts between them, as Spark 4 has them under ANSI rules.
+"""Values of SQL types in Python, and casts between them by Spark 4's ANSI rules.
 
-None is NULL, a TIMESTAMP a datetime in UTC of the years 1 to 9999, a FLOAT the Python float that equals it.
+NULL is None. A TIMESTAMP is a datetime in UTC in the years 1 to 9999. A FLOAT is the Python float that equals it.
 """
 
 import math
@@ -17,7 +17,7 @@ from millrace.model.types import decimal_of, is_decimal, is_float, is_integer
 
 BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 EXACT = Context(prec=400)
-"""Decimals are computed with more digits than any of them has, and rounded once."""
+"""Decimals are computed with more digits than any decimal type has, and rounded once."""
 _SPACES = "".join(map(chr, range(0x21))) + "\x7f"
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[dDfF]?")
@@ -42,7 +42,7 @@ _ZONE = re.compile(
 
 
 def cast_value(value: Any, source: str, target: str) -> Any:
-    """A value of one type as another. Raises NoValueError if it has none."""
+    """Cast a value from one type to another. Raises NoValueError if the cast fails."""
     if value is None or source == target:
         return value
     if target == "STRING":
@@ -77,7 +77,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def in_range(number: int, type: str) -> int:
-    """A whole number, if its type has it."""
+    """The number itself. Raises NoValueError if its type cannot hold it."""
     limit = 1 << BITS[type] - 1
     if not -limit <= number < limit:
         raise NoValueError(f"{number} does not fit into {type}")
@@ -85,7 +85,7 @@ def in_range(number: int, type: str) -> int:
 
 
 def to_float(value: Any, type: str) -> float:
-    """A number as a DOUBLE or, rounded once more, as a FLOAT."""
+    """A number as a DOUBLE or a FLOAT."""
     value = int(value) if isinstance(value, bool) else value
     try:
         number = float(value)
@@ -108,18 +108,18 @@ def _nearest(value: int | Decimal) -> float:
 
 
 def to_decimal(value: Decimal, type: str) -> Decimal:
-    """A number with the digits after the point that a type has, rounded half away from zero."""
+    """A number rounded to the scale of a decimal type, half away from zero. Raises NoValueError if it does not fit."""
     precision, scale = decimal_of(type)
     if value and value.adjusted() >= precision:
         raise NoValueError(f"{value} does not fit into {type}")
     rounded = value.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, EXACT)
     if rounded.copy_abs() >= Decimal(10) ** (precision - scale):
         raise NoValueError(f"{value} does not fit into {type}")
-    return rounded if rounded else rounded.copy_abs()  # there is no -0
+    return rounded if rounded else rounded.copy_abs()  # a decimal has no -0
 
 
 def since_1970(micros: int) -> datetime:
-    """An instant of the years 1 to 9999, from its microseconds."""
+    """The datetime of an instant in microseconds. Raises NoValueError if it is not in the years 1 to 9999."""
     if not -62_135_596_800_000_000 <= micros <= 253_402_300_799_999_999:
         raise NoValueError(f"{micros} microseconds are not in the years 1 to 9999")
     return to_datetime(micros)
@@ -200,7 +200,7 @@ _PARTS = (("year", 1), ("month", 1), ("day", 1), ("hour", 0), ("minute", 0), ("s
 
 
 def _zone(text: str) -> timezone:
-    """A zone that is a fixed offset; names of places are left to Spark."""
+    """A time zone given as a fixed offset; named zones are left to Spark."""
     if text in ("", "Z", "UTC", "GMT"):
         return UTC
     found = _ZONE.fullmatch(text)

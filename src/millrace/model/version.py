@@ -1,10 +1,10 @@
-"""The version that a user gives to functions of their own."""
+"""The version of a user's functions."""
 
 from millrace.model.errors import refuse
 
 
 def check_version(version: str | None) -> str | None:
-    """Check a version: text that the user changes when the functions compute something else."""
+    """Check a version: text that the user changes when the functions give other results."""
     if version is not None and not isinstance(version, str):
         raise refuse(f"version= is text such as '2', not {version!r}")
     return version

@@ -1,9 +1,8 @@
-"""How far event time has come: policies that derive a watermark from the events themselves.
+"""Watermark policies: they derive a watermark from the events themselves.
 
-A watermark says that events before it are not expected any more. Each policy is a value; what it
-has seen of one source is a `Progress`, also a value, so an engine may keep it with its state and
-replay it. A watermark depends only on bundles, not on the order within one, so that the tasks of
-a bundle can look at their share in parallel.
+A watermark is the event time up to which input is assumed to be complete. A policy is a value. Its state for one
+source is a `Progress`, also a value, so an engine can store it with its state and replay it. A watermark depends on
+the bundles but not on the order within one, so the tasks of a bundle observe their rows in parallel.
 """
 
 from collections import Counter
@@ -17,19 +16,19 @@ from millrace.model.duration import BEGINNING_OF_TIME, Duration, format_duration
 from millrace.model.errors import refuse
 
 _MOST_LAGS = 4096
-"""How many different lags are told apart exactly; beyond that, to three digits."""
+"""Up to this many distinct lags are stored exactly; more are rounded up to three digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a bundle shows of event time, or the part of it that one task reads."""
+    """A summary of the event times of a bundle, or of the part of it that one task reads."""
 
     newest: int = BEGINNING_OF_TIME
     """The greatest event time."""
     closed: int = BEGINNING_OF_TIME
     """The greatest epoch end that the producer declares."""
     times: Mapping[int, int] = field(default_factory=dict)
-    """For a policy that asks for it: how many events there are of each time."""
+    """For a policy that needs it: the number of events at each time."""
 
     def __add__(self, other: "Seen") -> "Seen":
         times = Counter(self.times) + Counter(other.times)
@@ -37,22 +36,22 @@ class Seen:
 
     @property
     def is_something(self) -> bool:
-        """Whether anything arrived."""
+        """Whether any event or epoch end arrived."""
         return self.newest > BEGINNING_OF_TIME or self.closed > BEGINNING_OF_TIME
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What has been seen of one source at the end of a bundle."""
+    """The watermark state of one source after a bundle."""
 
     newest: int = BEGINNING_OF_TIME
     """The greatest event time."""
     lags: tuple[tuple[int, int], ...] = ()
-    """How far events were behind the newest one of the bundles before their own: each lag, rising, and how many."""
+    """Each lag behind the newest event of earlier bundles, ascending, and its number of events."""
     closed: int = BEGINNING_OF_TIME
     """The greatest epoch end that the producer declared."""
     active: int = 0
-    """When, on the clock, something last arrived."""
+    """The processing time of the last arrival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +70,18 @@ class BoundedDelay:
 
 @dataclass(frozen=True, slots=True)
 class Percentile:
-    """At least `share` of the events come before the watermark has passed them.
+    """At least `share` of the events arrive before the watermark passes them.
 
-    An event is too late for a watermark that stays `d` behind the newest event if, on arrival, it
-    was more than `d` behind the newest of the bundles before it. So `d` is the quantile of these
-    lags at `share`, from the events seen so far, and not less than `minimum`.
+    An event is late for a watermark that stays `d` behind the newest event if, on arrival, it was more than `d`
+    behind the newest event of earlier bundles. So `d` is the quantile of these lags at `share`, over the events seen
+    so far, and at least `minimum`.
     """
 
     share: float
     minimum: int = 0
 
     def watermark(self, progress: Progress) -> int:
-        """The newest event time, less the lag that `share` of the events keep within."""
+        """The newest event time, less the lag that `share` of the events do not exceed."""
         if not progress.lags:
             return BEGINNING_OF_TIME
         upto = list(accumulate(many for _, many in progress.lags))
@@ -97,16 +96,16 @@ class Percentile:
 
 @dataclass(frozen=True, slots=True)
 class Punctuated:
-    """The producer says so: rows carry in `column` the instant before which all has been sent.
+    """The producer declares the watermark: `column` holds the instant before which all events have been sent.
 
-    The column is NULL where nothing is closed. A row with a NULL event time may still close an
-    epoch; it is then no element.
+    The column is NULL in rows that close no epoch. A row with a NULL event time can close an epoch; it is then no
+    element.
     """
 
     column: str
 
     def watermark(self, progress: Progress) -> int:
-        """The end of the last epoch that was closed."""
+        """The greatest epoch end that the producer declared."""
         return progress.closed
 
     def __str__(self) -> str:
@@ -118,10 +117,10 @@ Policy: TypeAlias = BoundedDelay | Percentile | Punctuated
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """The watermark of one source: a policy, and how long the source may be silent.
+    """The watermark of one source: a policy, and an idle timeout.
 
-    A source that brings nothing for `idle` of processing time does not hold others back. While
-    all are idle, event time is taken to pass as fast as the clock, so the last windows close.
+    A source without input for `idle` of processing time does not hold back the watermark of other sources. While all
+    sources are idle, event time advances with the clock, so the last windows close.
     """
 
     policy: Policy
@@ -129,16 +128,16 @@ class Estimator:
 
     @property
     def needs_times(self) -> bool:
-        """Whether the policy asks for every event time, not only for the newest."""
+        """Whether the policy needs every event time, not only the newest."""
         return isinstance(self.policy, Percentile)
 
     def see(self, times: Sequence[int], closed: Iterable[int]) -> Seen:
-        """What event times, and the epoch ends declared beside them, show."""
+        """Summarize event times and the epoch ends declared with them."""
         every = Counter(times) if self.needs_times else {}
         return Seen(max(times, default=BEGINNING_OF_TIME), max(closed, default=BEGINNING_OF_TIME), every)
 
     def observe(self, before: Progress, bundle: Seen, now: int) -> Progress:
-        """Add one bundle."""
+        """The progress after one more bundle."""
         return replace(
             before,
             newest=max(before.newest, bundle.newest),
@@ -148,11 +147,11 @@ class Estimator:
         )
 
     def is_idle(self, seen: Progress, now: int) -> bool:
-        """Whether the source has been silent for so long that it is not waited for."""
+        """Whether the source has had no input for the idle timeout."""
         return self.idle is not None and now - seen.active >= self.idle
 
     def watermark(self, seen: Progress, now: int) -> int:
-        """Where event time is, going on with the clock while the source is idle."""
+        """The watermark of the source; it advances with the clock while the source is idle."""
         at = self.policy.watermark(seen)
         return at + now - seen.active if self.is_idle(seen, now) and at > BEGINNING_OF_TIME else at
 
@@ -160,7 +159,7 @@ class Estimator:
 def combine(sources: Sequence[tuple[Estimator, Progress]], now: int) -> int:
     """The watermark of several sources read as one: the least of those that are not idle.
 
-    While all are idle, one that has never said anything is nowhere, and not waited for.
+    While all are idle, a source that never had input is ignored.
     """
     active = [(estimator, seen) for estimator, seen in sources if not estimator.is_idle(seen, now)]
     marks = [estimator.watermark(seen, now) for estimator, seen in active or sources]
@@ -169,19 +168,19 @@ def combine(sources: Sequence[tuple[Estimator, Progress]], now: int) -> int:
 
 
 def delay(length: Duration) -> BoundedDelay:
-    """No event comes more than `length` after a newer one."""
+    """No event is more than `length` older than the newest event before it."""
     return BoundedDelay(parse_duration(length, "delay"))
 
 
 def percentile(share: float, minimum: Duration = "0s") -> Percentile:
-    """Wait as long as this share of the events needs: `percentile(0.99)`."""
+    """Wait long enough that this share of the events is not late: `percentile(0.99)`."""
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
         raise refuse(f"percentile() takes a share above 0 and at most 1, such as 0.99, not {share!r}")
     return Percentile(float(share), parse_duration(minimum, "minimum of percentile()"))
 
 
 def punctuated(column: str) -> Punctuated:
-    """Go by what the producer says: a column with the instant up to which all has been sent."""
+    """Use the watermark that the producer declares: a column with the instant up to which all events have been sent."""
     if not isinstance(column, str):
         raise refuse(f"punctuated() takes the name of a column, not {column!r}")
     return Punctuated(column)

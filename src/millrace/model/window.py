@@ -1,9 +1,9 @@
-"""Where in event time: windows, and how elements are assigned to them.
+"""Windows, and how elements are assigned to them.
 
-A window is a span `[start, end)` of event time, in microseconds. A *windowing* says which windows
-an element belongs to. Most do so from the element's event time alone (`assign`). Two kinds cannot:
-a session's bounds depend on its neighbours (each element is assigned the span `[at, at + gap)` and
-overlapping spans are merged), and a count window depends on arrival order.
+A window is a span `[start, end)` of event time, in microseconds. A *windowing* assigns windows to an element. Most
+windowings need only the element's event time (`assign`). Two do not: the bounds of a session depend on neighbouring
+elements (each element is assigned the span `[at, at + gap)` and overlapping spans are merged), and a count window
+depends on the order of arrival.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +32,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 
 def __dir__() -> list[str]:
-    """What users complete `window.` with."""
+    """The names that completion of `window.` offers."""
     return __all__
 
 
@@ -41,14 +41,14 @@ _MOST_WINDOWS = 100_000
 
 @dataclass(frozen=True, slots=True, order=True)
 class Window:
-    """The span `[start, end)`; for count windows, ordinals instead of instants."""
+    """The span `[start, end)`, in instants or, for count windows, in ordinals."""
 
     start: int
     end: int
 
 
 GLOBAL_WINDOW = Window(BEGINNING_OF_TIME, END_OF_TIME - 1)
-"""It ends just before the end of time, so that the end of the input closes and expires it."""
+"""The window of all time. It ends just before the end of time, so that the end of the input closes and expires it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Sliding:
-    """Windows of one size, a new one starting every `every`; they overlap."""
+    """Overlapping windows of one size, one starting every `every`."""
 
     size: int
     every: int
@@ -88,12 +88,12 @@ class Sliding:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Bursts of activity of a key, apart by at least `gap`."""
+    """Bursts of activity of a key, separated by at least `gap` without elements."""
 
     gap: int
 
     def assign(self, at: int, row: Row) -> tuple[Window, ...]:
-        """The span an element holds open by itself; the engine merges those that overlap."""
+        """The span of a session with this element alone; the engine merges overlapping spans."""
         return (Window(at, at + self.gap),)
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class CountWindow:
-    """Groups of `size` elements of a key in order of arrival; event time plays no part."""
+    """Groups of `size` elements of a key in order of arrival, regardless of event time."""
 
     size: int
 
@@ -115,7 +115,7 @@ class Global:
     """One window for all of time. It closes only when the input ends."""
 
     def assign(self, at: int, row: Row) -> tuple[Window, ...]:
-        """Always the same window."""
+        """The global window."""
         return (GLOBAL_WINDOW,)
 
     def __str__(self) -> str:
@@ -124,18 +124,18 @@ class Global:
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Days, weeks (from Monday), months, quarters or years as a named place counts them."""
+    """Days, weeks (from Monday), months, quarters or years in a named time zone."""
 
     unit: str
     zone: str
 
     def assign(self, at: int, row: Row) -> tuple[Window, ...]:
-        """The one window around `at`; a day with a change of clocks has 23 or 25 hours."""
+        """The one window around `at`; a day on which the zone's clocks change has 23 or 25 hours."""
         unit, zone = _CALENDAR[self.unit], _zone(self.zone)
         start = unit.start(_date_at(at, zone))
         end = _first_of(unit.following(start), zone)
         if at >= end:
-            # The clocks went back over midnight: it is the day before once more, but the new one has begun.
+            # The clocks went back over midnight: they show the previous date again, but the new day has started.
             start = unit.following(start)
             end = _first_of(unit.following(start), zone)
         return (Window(_first_of(start, zone), end),)
@@ -146,13 +146,13 @@ class Calendar:
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """Windows by a function of the user's: `(event time, row) -> [(start, end), ...]`."""
+    """Windows assigned by a user's function: `(event time, row) -> [(start, end), ...]`."""
 
     function: Callable[[datetime, Row], Iterable[tuple[datetime, datetime]]]
     version: str | None = None
 
     def assign(self, at: int, row: Row) -> tuple[Window, ...]:
-        """What the function says, checked."""
+        """The windows that the function returns, validated."""
         windows = []
         for start, end in self.function(to_datetime(at), row):
             window = Window(to_instant(start), to_instant(end))
@@ -162,7 +162,7 @@ class Custom:
         return tuple(windows)
 
     def try_assign(self, at: int, row: Row) -> tuple[Window, ...]:
-        """The same. Raises NoValueError if the function raises, or says nothing to go by."""
+        """As `assign`, but raises NoValueError if the function raises or returns invalid windows."""
         try:
             return self.assign(at, row)
         except MillraceError as error:
@@ -178,13 +178,13 @@ Windowing: TypeAlias = Fixed | Sliding | Session | CountWindow | Global | Calend
 
 
 def fixed(size: Duration, offset: Duration = "0s") -> Fixed:
-    """Back-to-back windows of one size: `fixed("1h")`; `offset` shifts where they start."""
+    """Back-to-back windows of one size: `fixed("1h")`; `offset` shifts their starts."""
     length = parse_positive(size, "window size")
     return Fixed(length, parse_duration(offset, "window offset") % length)
 
 
 def sliding(size: Duration, every: Duration, offset: Duration = "0s") -> Sliding:
-    """Overlapping windows: `sliding("1h", every="5m")` is the last hour, anew every five minutes."""
+    """Overlapping windows: `sliding("1h", every="5m")` is the last hour, every five minutes."""
     length, period = parse_positive(size, "window size"), parse_positive(every, "window period")
     if period > length:
         raise refuse(
@@ -197,24 +197,24 @@ def sliding(size: Duration, every: Duration, offset: Duration = "0s") -> Sliding
 
 
 def session(gap: Duration) -> Session:
-    """Bursts of activity of a key: a session ends when nothing comes for `gap` of event time."""
+    """Bursts of activity of a key: a session ends after `gap` of event time without elements."""
     return Session(parse_positive(gap, "session gap"))
 
 
 def count(size: int) -> CountWindow:
-    """Groups of so many elements of a key, in order of arrival."""
+    """Groups of `size` elements of a key, in order of arrival."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise refuse(f"a count window holds a whole number of elements, at least 1, not {size!r}")
     return CountWindow(size)
 
 
 def all_time() -> Global:
-    """One window for everything; with a trigger such as `every`, a running answer."""
+    """One window for all of time; a trigger such as `every` makes it a running answer."""
     return Global()
 
 
 def calendar(unit: str, zone: str = "UTC") -> Calendar:
-    """Calendar spans of a place: `calendar("day", zone="Europe/Berlin")`."""
+    """Calendar days, weeks, months, quarters or years of a time zone: `calendar("day", zone="Europe/Berlin")`."""
     if unit not in _CALENDAR:
         hint = "; for parts of a day use window.fixed('1h')" if unit in ("hour", "minute", "second") else ""
         raise refuse(unknown("calendar unit", unit, _CALENDAR) + hint)
@@ -228,10 +228,10 @@ def calendar(unit: str, zone: str = "UTC") -> Calendar:
 def custom(
     function: Callable[[datetime, Row], Iterable[tuple[datetime, datetime]]], version: str | None = None
 ) -> Custom:
-    """Windows of your own: a function of event time and row gives the spans it belongs to.
+    """Windows assigned by your own function, which maps an event time and a row to spans.
 
-    A checkpoint refuses to go on with a function whose code has changed; give a `version` to say yourself when it
-    assigns other windows.
+    A run from a checkpoint is refused if the code of the function has changed. With a `version`, only a change of the
+    version counts; change it when the function assigns other windows.
     """
     if not callable(function):
         raise refuse(f"custom windows take a function of (event time, row), not {shown(function)}")
@@ -250,13 +250,13 @@ def _date_at(at: int, zone: ZoneInfo) -> date:
 
 @lru_cache(4096)
 def _first_of(day: date, zone: ZoneInfo) -> int:
-    """The first instant at which the clocks of a zone show this date, or, where they skip it, a later one."""
+    """The first instant at which the clocks of a zone show this date or, if they skip it, a later one."""
     first, second = (
         to_instant(datetime(day.year, day.month, day.day, tzinfo=zone, fold=fold).astimezone(UTC)) for fold in (0, 1)
     )
     if first <= second:  # midnight comes once, or twice
         return first
-    # Midnight is skipped, and the change of clocks is somewhere between what it would be by the two offsets.
+    # Midnight is skipped: bisect for the change of clocks, which lies between midnight by either offset.
     before, at = second - 1, first
     while at - before > 1:
         middle = (before + at) // 2

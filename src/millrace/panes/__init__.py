@@ -1,1 +1,1 @@
-"""Partial aggregates to panes: windows, triggers, sessions and retractions, in columns. Pure."""
+"""The columnar engine from partials to panes: windows, triggers, sessions and retractions. It has no side effects."""

@@ -1,12 +1,11 @@
-"""The heart of the fast engine: `advance(state, partials, watermark, now) -> (state, panes)`.
+"""The columnar engine: `advance(state, partials, watermark, now) -> (state, panes)`.
 
-One call is one micro-batch of one shard: an input step, a watermark step and a clock step of
-`model.reference`, for all its keys and windows at once. It is a function of its arguments; the state
-that goes in is not changed by it.
+One call is one micro-batch of one shard: an input step, a watermark step and a clock step of `model.reference`, for
+all its keys and windows at once. The function is pure; it does not change the state passed in.
 
-Partials are rows of (key, slice): `elements` of them, aggregated. Of the state, only rows that something
-happens to are looked at: those that partials touch, those whose window closes or expires, and, if the
-trigger goes by the clock, those with something new.
+A partial is one row for a (key, slice), the aggregate of `elements` elements. A call reads only the state rows that
+may change: those that partials update, those whose window closes or expires and, if the trigger uses the clock,
+those with new elements.
 """
 
 from collections.abc import Sequence
@@ -28,38 +27,38 @@ from millrace.panes.slices import windows_of
 from millrace.panes.store import HASH, Located, RowStore, stack
 
 _LATER = np.int64(END_OF_TIME)
-"""The first arrival of a pane that holds nothing new."""
+"""The value of `first` in a group without new elements."""
 TIMINGS = (Timing.EARLY, Timing.ON_TIME, Timing.LATE)
 _CONTROL = ("start", "end", "new", "first", "index", "filled")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaneState:
-    """What a shard knows between micro-batches."""
+    """The state of a shard between micro-batches."""
 
     groups: RowStore = field(default_factory=RowStore)
-    """A row for each open (key, window)."""
+    """One row for each open (key, window)."""
     arrivals: RowStore = field(default_factory=RowStore)
-    """For count windows: how many elements of each key have arrived."""
+    """For count windows: the number of elements of each key that have arrived."""
     watermark: int = BEGINNING_OF_TIME
     now: int = 0
     dropped: int = 0
     seen: RowStore = field(default_factory=RowStore)
-    """For a dedup: the keys that were there."""
+    """For a dedup: the keys seen so far."""
     errors: int = 0
-    """Firings that had no answer, since the start."""
+    """The number of firings without an answer since the start."""
     failed: pa.Table | None = None
-    """Those of the call that led here: the key, the window, the reason. It is not kept."""
+    """The firings without an answer in the call that returned this state: key, window, reason. It is not stored."""
 
 
 @dataclass(slots=True)
 class Work:
-    """The rows that one micro-batch looks at, and what becomes of them."""
+    """The rows that one micro-batch evaluates, with their changes."""
 
     rows: pa.Table
-    """Keys, hash, partials and what was said; the columns below are apart, as they change."""
+    """Keys, hash, partials and the panes to retract; columns that change are in the fields below."""
     places: Located
-    """Where the rows that were woken stand in the state; they come after those that a bundle touched."""
+    """The positions in the state of the woken rows, which follow the rows that the bundle updated."""
     control: dict[str, Ints]
     arms: npt.NDArray[np.uint64]
     changed: Bools
@@ -68,7 +67,7 @@ class Work:
 
 
 class Panes:
-    """A query, made ready to be advanced."""
+    """The engine of one query, with its compiled trigger and aggregates."""
 
     def __init__(self, query: Query) -> None:
         """Compile the trigger and the aggregates."""
@@ -82,7 +81,7 @@ class Panes:
     def advance(
         self, state: PaneState, partials: pa.Table | None, watermark: int, now: int
     ) -> tuple[PaneState, list[pa.Table]]:
-        """Take in a bundle, then let the watermark and the clock advance; neither goes back."""
+        """Add a bundle, then advance the watermark and the clock; neither goes back."""
         watermark, now = max(watermark, state.watermark), max(now, state.now)
         arrivals, dropped = state.arrivals, 0
         touched: list[pa.Table] = []
@@ -105,10 +104,13 @@ class Panes:
             errors=state.errors + (0 if failed is None else len(failed)), failed=failed,
         ), panes  # fmt: skip
 
-    # Input: partials to groups.
+    # Input: merge partials into groups.
 
     def _take_in(self, state: PaneState, partials: pa.Table) -> tuple[RowStore, int, list[pa.Table], Located]:
-        """The groups that a bundle touches as they are now, and what of the state they replace."""
+        """Merge a bundle into its groups.
+
+        Returns the arrivals, the number of dropped elements, the updated groups, and the state rows they replace.
+        """
         keys = hash_keys([partials[name].chunk(0) for name in self.keys], len(partials))
         elements = partials["elements"].to_numpy()
         arrivals = state.arrivals
@@ -142,12 +144,12 @@ class Panes:
         starts: Ints,
         ends: Ints,
     ) -> pa.Table:
-        """Partials as rows of groups that hold nothing else."""
+        """Partials as group rows, before they are merged with the state."""
         rows = partials.select([*self.keys, *(name for names in self.partials for name in names)])
         rows = pick(rows, owners).combine_chunks()
         hashes = keys[owners]
         if not isinstance(self.query.windowing, Session):
-            hashes = with_number(hashes, starts)  # sessions are found by their key alone
+            hashes = with_number(hashes, starts)  # sessions are looked up by key alone
         many = len(owners)
         columns: dict[str, npt.NDArray[np.int64] | npt.NDArray[np.uint64]] = {
             HASH: hashes,
@@ -164,7 +166,7 @@ class Panes:
         return rows
 
     def _merge_windows(self, state: PaneState, new: pa.Table) -> tuple[list[pa.Table], Located, Bools]:
-        """Put new rows to the groups of their windows; those of finished groups are refused."""
+        """Merge new rows into the groups of their windows; rows of finished groups are refused."""
         on = [*self.keys, "start", "end"]
         same = identify([new[name].combine_chunks() for name in on], len(new))
         wanted = pick(new, same.firsts)
@@ -186,7 +188,7 @@ class Panes:
         return [self._merged(whole, group(numbers[ids], int((~finished).sum())))], places, refused
 
     def _merge_sessions(self, state: PaneState, new: pa.Table) -> tuple[list[pa.Table], Located, Bools]:
-        """Put together the sessions of each key that overlap: rules 4, 9 and 13."""
+        """Merge the overlapping sessions of each key: rules 4, 9 and 13."""
         keys = identify([new[name].combine_chunks() for name in self.keys], len(new))
         if not len(new):
             return [], _NOWHERE, np.zeros(0, np.bool_)
@@ -202,8 +204,8 @@ class Panes:
         arms = whole["arm"].to_numpy()
         starts, ends = clusters.min(whole["start"].to_numpy()), clusters.max(whole["end"].to_numpy())
         spans = (whole["start"].to_numpy() == starts[clusters.ids]) & (whole["end"].to_numpy() == ends[clusters.ids])
-        # A session whose bounds stay goes on; else it is a new window, and its trigger starts again
-        # except for being past its firing on time.
+        # A session with unchanged bounds continues. Otherwise it is a new window, and its trigger restarts; only the
+        # on-time bits are kept, if the window is closed.
         stays = clusters.max(spans & ~is_new)
         closed = state.watermark >= ends
         merged = np.where(closed, clusters.bits(arms) & self.trigger.on_time_bits, np.uint64(0))
@@ -223,7 +225,7 @@ class Panes:
         return [rows], gone, refused
 
     def _merged(self, rows: pa.Table, same: Grouping) -> pa.Table:
-        """One row a group. Where a group has a row in the state, its arm and index are that row's."""
+        """Merge the rows of each group into one; a group with a row in the state keeps that row's arm and index."""
         columns = {name: pick(rows[name].combine_chunks(), same.firsts) for name in (*self.keys, HASH, "start", "end")}
         columns["new"] = pa.array(same.sum(rows["new"].to_numpy()))
         columns["first"] = pa.array(same.min(rows["first"].to_numpy()))
@@ -240,7 +242,7 @@ class Panes:
     def _ordinals(
         self, arrivals: RowStore, partials: pa.Table, hashes: npt.NDArray[np.uint64], elements: Ints
     ) -> tuple[RowStore, npt.NDArray[np.intp], Ints, Ints]:
-        """Rule 10: the group of each element, by how many of its key came before it."""
+        """Rule 10: the ordinal of each element's group, from the number of earlier elements of its key."""
         assert isinstance(self.query.windowing, CountWindow)
         same = identify([partials[name].chunk(0) for name in self.keys], len(partials))
         wanted = partials.select(list(self.keys)).append_column(HASH, pa.array(hashes))
@@ -255,10 +257,10 @@ class Panes:
         added = wanted.append_column("arrived", pa.array(before + same.sum(elements)))
         return arrivals.put(places, added), np.arange(len(partials)), ordinal, ordinal + 1
 
-    # Time: which groups to look at, and what they say.
+    # Time: select the groups to evaluate, and emit their panes.
 
     def _waking(self, state: PaneState, taken: Located, watermark: int) -> Located:
-        """The groups that the passing of time may do something to, but those that were taken."""
+        """The groups that the advance of time may change, except those in `taken`."""
         masks = []
         for number, segment in enumerate(state.groups.segments):
             if isinstance(self.query.windowing, CountWindow):
@@ -285,7 +287,7 @@ class Panes:
     def _evaluate(
         self, work: Work, where: Bools, before: int, watermark: int, clock: int, panes: list[pa.Table]
     ) -> None:
-        """Look at the triggers `where` once; at expiry, let go of the groups and of what they still hold."""
+        """Evaluate the triggers `where` once; expired groups emit their remaining elements and are deleted."""
         look = self._look(work, before, watermark, clock)
         ready = where & self.trigger.ready(work.arms, look)
         if ready.any():
@@ -318,7 +320,7 @@ class Panes:
     def _emit(
         self, work: Work, fired: npt.NDArray[np.intp], look: TriggerInputs, last: Bools, panes: list[pa.Table]
     ) -> None:
-        """Rules 5 and 14: what firings say, and what they take back."""
+        """Rules 5 and 14: append the panes of firings, retractions first, and update their groups."""
         control = work.control
         answers = [
             aggregate.answers([pick(work.rows[name].combine_chunks(), fired) for name in names])
@@ -353,7 +355,7 @@ class Panes:
             self._clear(work, fired)
 
     def _note_failed(self, work: Work, keys: pa.Table, said: pa.StructArray, answers: Sequence[ColumnAnswers]) -> Bools:
-        """Note which firings have no answer, and why; which have."""
+        """Record the firings without an answer, with the reason. Returns the mask of those that have one."""
         reasons: dict[int, str] = {}
         for computed, each in zip(reversed(self.query.computed), reversed(answers), strict=True):
             reasons |= {row: f"{computed.name}: {reason}" for row, reason in each.failed.items()}
@@ -367,7 +369,7 @@ class Panes:
         return answered
 
     def _in_place(self, keys: pa.Table, said: pa.StructArray, failed: Bools) -> list[pa.Table]:
-        """Rule 14: what takes the place of answers before, where they are not taken back by copies of them."""
+        """Rule 14: in accumulating mode, retractions without values that remove the previous answers, if any."""
         index = said.field("index").to_numpy()
         replaces = failed if isinstance(self.query.windowing, Session) else failed & (index > 0)
         if self.query.mode is not Mode.ACCUMULATING or not replaces.any():
@@ -389,7 +391,7 @@ class Panes:
         return [self._pane_rows(keys, lists.flatten(), -1)]
 
     def _remember(self, work: Work, fired: npt.NDArray[np.intp], said: pa.StructArray, answered: Bools) -> None:
-        """What the next firing of these groups takes back: this pane, if there is one, and nothing else."""
+        """Store the panes that the next firing of these groups retracts: only this one, if there is one."""
         lists = pa.ListArray.from_arrays(offsets(answered.astype(np.int64)), said)
         many, has_said = len(work.rows), "said" in work.rows.column_names
         if len(fired) < many:
@@ -419,7 +421,7 @@ class Panes:
         return pa.table(columns)
 
     def _kept(self, groups: RowStore, work: Work | None, taken: Located) -> RowStore:
-        """The state with what became of the rows that were looked at."""
+        """The state after the evaluated rows are updated or removed."""
         if work is None:
             return groups.put(taken)
         many = len(work.rows) - len(work.places)
@@ -439,16 +441,16 @@ def _joined(places: Sequence[Located]) -> Located:
 
 
 def _listed(partials: pa.Table) -> tuple[npt.NDArray[np.intp], Ints, Ints]:
-    """The windows that a user's function gave each partial."""
+    """The windows that a user's function assigned to each partial."""
     starts, ends = partials["starts"].combine_chunks(), partials["ends"].combine_chunks()
     owners = np.repeat(np.arange(len(partials)), lengths(starts))
     return owners, starts.flatten().to_numpy(), ends.flatten().to_numpy()
 
 
 def _overlapping(keys: Ints, starts: Ints, ends: Ints) -> Grouping:
-    """Rows of a key whose spans overlap, directly or by others; touching is not overlapping."""
+    """Group the rows of a key whose spans overlap, directly or through others; spans that only touch do not overlap."""
     order = np.lexsort((starts, keys))
-    # The furthest end so far within a key: by rank, so that each key starts above all before it.
+    # The running maximum of the ends within a key. Ranks are used so that each key starts above all keys before it.
     ranks = np.unique(ends, return_inverse=True)[1].astype(np.int64)
     top = ranks.max(initial=0) + 1
     furthest = np.maximum.accumulate(keys[order] * top + ranks[order])

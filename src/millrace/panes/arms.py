@@ -1,8 +1,8 @@
-"""Triggers over many windows at once: the reference's `ready`, `fire` and `merged`, in columns.
+"""Triggers over many windows at once: the columnar form of the reference's `ready` and `fire`.
 
-How far a trigger has come in a window is a row of bits: each node of the trigger has one for
-"finished", and each `watermark` one more for "its firing on time is behind it". All bits 0 is the
-trigger at its start, so arming a part anew is clearing its bits.
+The state of a trigger in a window is a bit set, its arm: each node of the trigger has a bit for "finished", and each
+`watermark` another for "has fired on time". In the initial state all bits are 0, so a part is reset by clearing its
+bits.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ _NONE = np.uint64(0)
 
 @dataclass(frozen=True, slots=True)
 class TriggerInputs:
-    """What triggers see of their windows, a row a window; `model.reference.Look` says what each is."""
+    """The input of triggers, one row for each window; `model.reference.TriggerInput` defines the fields."""
 
     new: Ints
     first: Ints
@@ -49,7 +49,7 @@ class TriggerInputs:
 
 @dataclass(frozen=True, slots=True)
 class Armed:
-    """A trigger with the bits of its nodes."""
+    """A trigger whose nodes have bits assigned."""
 
     trigger: Trigger
     finished: np.uint64
@@ -74,20 +74,20 @@ class Armed:
 
     @property
     def uses_clock(self) -> bool:
-        """Whether the passing of processing time alone can make it ready."""
+        """Whether the advance of processing time alone can make it ready."""
         return isinstance(self.trigger, After | Every) or any(part.uses_clock for part in self.parts)
 
     def is_finished(self, arms: Arms) -> Bools:
-        """In which windows it is finished."""
+        """The mask of the windows in which it is finished."""
         finished: Bools = (arms & self.finished) != _NONE
         return finished
 
     def ready(self, arms: Arms, look: TriggerInputs) -> Bools:
-        """In which windows it wants to fire."""
+        """The mask of the windows in which it fires."""
         return self._ready(arms, look) & ~self.is_finished(arms)
 
     def fire(self, arms: Arms, look: TriggerInputs, where: Bools) -> Arms:
-        """The arms after it fired in the windows `where`, in each of which it was ready."""
+        """The arms after it fires in the windows `where`, in each of which it must be ready."""
         if not where.any():
             return arms
         parts = self.parts
@@ -110,7 +110,7 @@ class Armed:
                 if isinstance(self.trigger, AnyOf):
                     return _with(fired, self.finished, where & _some([part.is_finished(fired) for part in parts]))
                 is_over = where & ~_some([~part.is_finished(fired) for part in parts])
-                for part in parts:  # all_of() goes on while a part does; the others have to be ready again
+                for part in parts:  # all_of() continues while a part does; finished parts must be ready again
                     fired = part._rearmed(fired, where & ~is_over)
                 return _with(fired, self.finished, is_over)
             case InOrder():
@@ -124,7 +124,7 @@ class Armed:
                 fired = parts[0].fire(arms, look, where & ~ends)
                 return _with(fired, self.finished, ends)
             case Every() | Never():
-                return arms  # every() re-arms itself; never() does not fire
+                return arms  # every() has no state to change; never() never fires
             case never:
                 assert_never(never)
 
@@ -162,12 +162,12 @@ class Armed:
                 assert_never(never)
 
     def _place(self, arms: Arms) -> npt.NDArray[np.intp]:
-        """Whose turn it is of the parts of `in_order`: the first that is not finished."""
+        """The index of the current part of `in_order`: the first that is not finished."""
         going = ~np.stack([part.is_finished(arms) for part in self.parts])
         return np.where(going.any(axis=0), going.argmax(axis=0), len(self.parts))
 
     def _again(self, arms: Arms, look: TriggerInputs, where: Bools) -> Arms:
-        """Fire, and arm anew where that finished it."""
+        """Fire, and reset the trigger where it is then finished."""
         return self._rearmed(self.fire(arms, look, where), where)
 
     def _rearmed(self, arms: Arms, where: Bools) -> Arms:
@@ -175,7 +175,7 @@ class Armed:
 
 
 def compile_trigger(trigger: Trigger) -> Armed:
-    """Give each node of a trigger its bits."""
+    """Assign bits to each node of a trigger."""
     return _compile(trigger, _bits())
 
 
@@ -196,7 +196,7 @@ def _with(arms: Arms, bits: np.uint64, where: Bools) -> Arms:
 
 
 def _some(masks: list[Bools]) -> Bools:
-    """Where one of the masks holds."""
+    """The union of the masks."""
     some: Bools = np.logical_or.reduce(masks)
     return some
 

@@ -1,9 +1,9 @@
-"""State as named blobs, for a store that keeps bytes: only what changed is written, and only what is not known is read.
+"""State as named blobs for a key-value store: only changed blobs are written, and only unknown blobs are read.
 
-A segment never changes, so its rows are written once, as Arrow's own format; which of them still hold is
-a row of bits beside them. A blob `state` names the segments in order and holds the rest. Each writing has a name
-that no other has, and `state` says which writing every blob is from: whoever holds a state of another writing
-can tell which parts of it are still the same.
+A segment is immutable, so its rows are written once, in Arrow's IPC format; a bitmap beside them holds the live rows.
+The blob `state` is the header: it lists the segments in order and holds the remaining state. Each write has a unique
+name, and the header records which write every blob is from. So a reader that caches the state of an earlier write
+knows which of its blobs are still valid.
 """
 
 import json
@@ -25,7 +25,7 @@ _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredState:
-    """A state as it was written, and which writing each of its blobs is from."""
+    """A stored state, and the name of the write that each of its blobs is from."""
 
     state: PaneState
     writings: Mapping[str, str]
@@ -33,14 +33,14 @@ class StoredState:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What to put under which name, and which names to remove."""
+    """The blobs to put, by name, and the names of the blobs to remove."""
 
     put: Mapping[str, bytes]
     remove: tuple[str, ...]
 
 
 def write(before: StoredState | None, after: PaneState, writing: str) -> tuple[StoredState, Changes]:
-    """What makes the blobs of one state those of a later one; of nothing, if there is none before."""
+    """The changes that turn the blobs of one state into those of a later one; without `before`, all its blobs."""
     old = {} if before is None else dict(_segments(before.state))
     new = dict(_segments(after))
     put: dict[str, bytes] = {}
@@ -58,7 +58,7 @@ def write(before: StoredState | None, after: PaneState, writing: str) -> tuple[S
 
 
 def read(fetch: Callable[[str], bytes | None], known: StoredState | None = None) -> StoredState | None:
-    """The state that was written, if there is one; of what is known, what is still the same is not fetched."""
+    """The stored state, or None if there is none. Blobs of `known` that are still valid are not fetched."""
     written = fetch(STATE)
     if written is None:
         return None
@@ -95,7 +95,7 @@ def read(fetch: Callable[[str], bytes | None], known: StoredState | None = None)
 
 
 def to_bytes(table: pa.Table) -> bytes:
-    """A table in Arrow's own format."""
+    """A table in Arrow's IPC stream format."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=_COMPRESSED) as writer:
         writer.write_table(table)
@@ -104,7 +104,7 @@ def to_bytes(table: pa.Table) -> bytes:
 
 
 def from_bytes(written: bytes) -> pa.Table:
-    """The table that was written."""
+    """The table that `to_bytes` wrote."""
     return pa.ipc.open_stream(written).read_all().combine_chunks()
 
 

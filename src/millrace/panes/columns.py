@@ -1,9 +1,8 @@
-"""Aggregates in columns: what `model.aggregate` defines for one element, for many groups at once.
+"""Columnar aggregates: the aggregates of `model.aggregate` for many groups at once.
 
-Each aggregate keeps its partials in a few columns (`sum` in a sum and a count, `variance` in three) and
-says how to make them from the values of rows (`lift`), how to merge those of a group (`merge`) and how
-to read the answer (`result`), with the groups that have none. Sketches and folds are merged one by one;
-there is no other way, and there is one merge a group and bundle, not one a row.
+Each aggregate stores its partials in a few columns (`sum` in two, a sum and a count; `variance` in three). It computes
+them from the values of rows (`lift`), merges those of each group (`merge`) and computes the answers (`answers`), with
+the groups that have none. Sketches and folds cannot be vectorized: their partials are merged in Python, group by group.
 """
 
 import pickle
@@ -49,19 +48,19 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 _FAR = 1e150
 _DIGITS = Context(prec=200)
 _MISFITS = (pa.ArrowException, ValueError, TypeError, OverflowError)
-"""What Arrow raises for values that are not of a type."""
+"""The errors that Arrow raises for values that do not belong to a type."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ColumnAnswers:
-    """The answers of groups; NULL where there is none, and why."""
+    """The answers of groups: NULL for a group without one, and `failed` holds the reason by row."""
 
     values: pa.Array
     failed: Mapping[int, str] = field(default_factory=dict)
 
 
 class RowsFailedError(Exception):
-    """Rows that an aggregate has no contribution of, by number, and why. The others may be lifted without them."""
+    """Rows without a partial, by number, with the reason. The other rows can be lifted without them."""
 
     def __init__(self, rows: Mapping[int, str]) -> None:
         super().__init__(f"{len(rows)} rows")
@@ -70,7 +69,7 @@ class RowsFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Columnar(ABC):
-    """One aggregate in columns."""
+    """The columnar form of one aggregate."""
 
     aggregate: Aggregate
 
@@ -80,23 +79,23 @@ class Columnar(ABC):
 
     @abstractmethod
     def merge(self, columns: Columns, rows: Grouping) -> Columns:
-        """The partials of each group as one."""
+        """Merge the partials of each group."""
 
     @abstractmethod
     def answers(self, columns: Columns) -> ColumnAnswers:
-        """The answers, and which groups have none."""
+        """The answers, with the groups that have none."""
 
     def result(self, columns: Columns) -> pa.Array:
-        """The answers, NULL where there is none."""
+        """The answers; NULL for a group without one."""
         return self.answers(columns).values
 
     def clear(self, columns: Columns, where: npt.NDArray[np.bool_]) -> Columns:
-        """The partials, but nothing `where`."""
+        """The partials, with those `where` replaced by the partial of no contributions."""
         return [_null_where(column, where) for column in columns]
 
 
 class Numbers(Columnar):
-    """Aggregates whose partials are numbers, 0 where nothing was contributed."""
+    """Aggregates whose partials are numbers; 0 stands for no contribution."""
 
     def clear(self, columns: Columns, where: npt.NDArray[np.bool_]) -> Columns:
         return [pc.if_else(pa.array(where), _zero(column.type), column) for column in columns]
@@ -120,7 +119,7 @@ class Counted(Numbers):
 
 
 class Summed(Numbers):
-    """sum and mean: a sum, and of how many. Sums are wider than what they are of, so that they never overflow."""
+    """sum and mean: a sum and a count. A sum has a wider type than the values, so that it never overflows."""
 
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
         (value,) = values
@@ -168,7 +167,7 @@ class Summed(Numbers):
         return ColumnAnswers(_null_where(pa.array(values), ~fits), failed)
 
     def _decimals(self, total: pa.Array, counts: Ints) -> ColumnAnswers:
-        """Rounded half away from zero, in 64 bits where that is enough."""
+        """Answers over decimals, rounded half away from zero; computed in 64 bits for the rows that fit."""
         is_mean = isinstance(self.aggregate, Mean)
         before = total.type.scale
         precision, scale = self._model.digits(min(38, before + 4) if is_mean else before)
@@ -222,9 +221,9 @@ class Spread(Numbers):
         return [pa.array(total), pa.array(mean), pa.array(np.where(np.isnan(mean), np.nan, spread), from_pandas=False)]
 
     def _far_means(self, counts: Ints, means: Floats, total: Ints, rows: Grouping) -> Floats:
-        """Means of values whose sum may be beyond a float; NaN where one of them is not finite.
+        """Means of values whose sum may exceed a float; NaN if one of the values is not finite.
 
-        A mean that is off by its last digit has a square that is beyond a float; so that of equal values is exact.
+        The mean of equal values is exact: at this size, the square of an error in the last digit would exceed a float.
         """
         shares = means * (counts / np.maximum(total, 1)[rows.ids])
         wild = rows.max(~np.isfinite(means))
@@ -256,7 +255,7 @@ class Extreme(Columnar):
 
 
 class Timed(Columnar):
-    """first and last: an event time and the value of that time."""
+    """first and last: an event time and its value."""
 
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
         return [_null_where(pa.array(at), values[0].is_null().to_numpy(zero_copy_only=False)), as_compared(values[0])]
@@ -286,7 +285,7 @@ class Listed(Columnar):
 
 
 class Topped(Columnar):
-    """top_k: a list of the values, and one of what they are ranked by."""
+    """top_k: a list of values, and a list of the values that rank them."""
 
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
         held = pc.and_(pc.is_valid(values[0]), pc.is_valid(values[-1]))
@@ -299,7 +298,7 @@ class Topped(Columnar):
         values, ranks = (rows.lists(column) for column in columns)
         owners = _owners(values)
         table = pa.table({"group": owners, "rank": ranks.flatten(), "value": values.flatten()})
-        # Descending order would put NaN last; so ascending, each group backwards.
+        # A descending sort would put NaN last, so sort ascending and read each group backwards.
         order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names]).to_numpy()
         held = np.bincount(owners, minlength=rows.count).astype(np.int64)
         place = np.arange(len(owners)) - np.repeat(np.cumsum(held) - held, held)
@@ -315,13 +314,13 @@ class Topped(Columnar):
 
 @dataclass(frozen=True, slots=True)
 class Unmerged:
-    """In place of a partial: contributions that could not be merged, and why."""
+    """Replaces a partial whose merge failed; holds the reason."""
 
     reason: str
 
 
 class Opaque(Columnar):
-    """Sketches and folds: a partial as bytes, merged by the aggregate itself."""
+    """Sketches and folds: a serialized partial, merged by the aggregate itself."""
 
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
         partials: list[Any] = []
@@ -366,7 +365,7 @@ class Opaque(Columnar):
         return self._typed(answers, failed)
 
     def _typed(self, answers: list[Any], failed: dict[int, str]) -> ColumnAnswers:
-        """Answers as a column; those of a fold that are not of its type are none."""
+        """Answers as a column; an answer of a fold that does not have its type fails."""
         kind = arrow_type(self.aggregate.type) if isinstance(self.aggregate, Fold) else None
         try:
             return ColumnAnswers(pa.array(answers, kind), failed)
@@ -410,7 +409,7 @@ _KINDS: tuple[tuple[type[Aggregate], type[Columnar]], ...] = (
 
 
 def columnar(aggregate: Aggregate) -> Columnar:
-    """An aggregate in columns."""
+    """The columnar form of an aggregate."""
     for kind, made in _KINDS:
         if isinstance(aggregate, kind):
             return made(aggregate)

@@ -6,7 +6,7 @@ import pyarrow.types as types
 
 
 def as_compared(column: pa.Array) -> pa.Array:
-    """A column whose equal values have the same bits."""
+    """A column in which equal values have equal bits."""
     if not types.is_floating(column.type):
         return column
     column = pc.add(column, pa.scalar(0.0, column.type))

@@ -1,7 +1,6 @@
-"""A 64-bit hash of key columns, computed in columns. It finds candidates; equality decides.
+"""A vectorized 64-bit hash of key columns. Equal hashes select candidates; equality of the keys decides.
 
-It is part of the format of kept state: the same values hash to the same number on every machine and in
-every release.
+The hash is part of the format of stored state: equal values have the same hash on every machine and in every release.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def hash_keys(columns: Sequence[pa.Array], rows: int) -> Hashes:
-    """One hash a row, from all columns in order."""
+    """The hash of each row, from all columns in order."""
     hashes = np.full(rows, _SEED, np.uint64)
     for column in columns:
         hashes = mix(hashes ^ _hash(column))
@@ -30,7 +29,7 @@ def hash_keys(columns: Sequence[pa.Array], rows: int) -> Hashes:
 
 
 def mix(values: Hashes) -> Hashes:
-    """Spread every bit over all bits (the finalizer of splitmix64)."""
+    """Mix the bits of each value (the finalizer of splitmix64)."""
     values = (values ^ (values >> np.uint64(30))) * _M1
     values = (values ^ (values >> np.uint64(27))) * _M2
     mixed: Hashes = values ^ (values >> np.uint64(31))
@@ -48,7 +47,7 @@ def _hash(column: pa.Array) -> Hashes:
         numbers = pc.fill_null(as_compared(column.cast(pa.float64())), 0.0).to_numpy()
         hashes = mix(numbers.view(np.uint64) + _SEED)
     elif types.is_integer(kind) or types.is_boolean(kind) or types.is_temporal(kind):
-        # Arrow has no cast from these to 64 bits.
+        # Arrow has no direct cast from booleans and dates to 64 bits.
         narrow = pa.int8() if types.is_boolean(kind) else pa.int32() if types.is_date32(kind) else pa.int64()
         whole = column.cast(narrow).cast(pa.int64())
         hashes = mix(pc.fill_null(whole, 0).to_numpy().view(np.uint64) + _SEED)
@@ -58,7 +57,7 @@ def _hash(column: pa.Array) -> Hashes:
 
 
 def _hash_bytes(column: pa.Array) -> Hashes:
-    """Eight bytes of every row at a time, as many times as the longest row needs."""
+    """The hash of each string; a step hashes eight bytes of every string that is long enough."""
     _, offsets_buffer, data = column.buffers()
     ends = np.frombuffer(offsets_buffer, np.int32, len(column) + 1, column.offset * 4).astype(np.int64)
     starts, lengths = ends[:-1], np.diff(ends)

@@ -1,4 +1,4 @@
-"""Rows to partials: what an edge that is not fused sends, and what tests feed to `advance`."""
+"""Lifts rows to partials, for edges that are not fused and for tests of `advance`."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from millrace.panes.slices import slice_of
 
 
 def assigned(windowing: Custom, at: Sequence[int], rows: Sequence[Row]) -> tuple[pa.Array, pa.Array]:
-    """The starts and ends of the windows that a user's function gives rows. Raises RowsFailedError."""
+    """The starts and ends of the windows that a user's function assigns to rows. Raises RowsFailedError."""
     found: list[tuple[Window, ...]] = []
     failed: dict[int, str] = {}
     for number, (when, row) in enumerate(zip(at, rows, strict=True)):
@@ -40,11 +40,10 @@ def lift(
     arguments: Sequence[Sequence[pa.Array]],
     windows: tuple[pa.Array, pa.Array] | None = None,
 ) -> pa.Table:
-    """Aggregate rows into (key, slice), as far as that may be done without knowing the rest.
+    """Aggregate rows to partials of (key, slice), or of single elements where the order of arrival matters.
 
-    `arguments` holds, for each aggregate, the values it takes; `windows`, for windows by a user's
-    function, the starts and ends that it gave each row. Raises RowsFailedError if an aggregate has no contribution of
-    some rows.
+    `arguments` holds the argument values of each aggregate. `windows` holds, for custom windows, the starts and ends
+    of the windows of each row. Raises RowsFailedError if an aggregate has no partial for some rows.
     """
     columns = {name: as_compared(column) for name, column in zip(panes.keys, keys, strict=True)}
     columns["elements"] = pa.array(np.ones(len(at), np.int64))
@@ -56,7 +55,7 @@ def lift(
         columns["starts"], columns["ends"] = windows
         return pa.table(columns)
     if isinstance(windowing, CountWindow) or not all(each.aggregate.mergeable for each in panes.aggregates):
-        # These depend on the order of arrival: every element is a partial of its own.
+        # The answers depend on the order of arrival, so each element is a partial of its own.
         if not isinstance(windowing, CountWindow):
             columns["slice"] = pa.array(slice_of(windowing, at))
         return pa.table(columns)

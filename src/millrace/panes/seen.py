@@ -1,4 +1,4 @@
-"""Rows that come again: which of a bundle are the first with their key, by what was seen before."""
+"""Deduplication: selects the rows of a bundle whose key has not been seen before."""
 
 from collections.abc import Sequence
 
@@ -19,9 +19,9 @@ _AT = "at"
 def first_seen(
     seen: RowStore, keys: Sequence[pa.Array], at: Ints, within: int | None, watermark: int
 ) -> tuple[RowStore, npt.NDArray[np.intp]]:
-    """What is seen after a bundle, and the rows of it that were the first with their key, in order.
+    """The seen keys after a bundle, and the bundle's rows that were the first with their key, in order.
 
-    `at` is the event time of each row, by which its key is forgotten: when the watermark is more than `within` past it.
+    `at` is the event time of each row. A key is removed when the watermark is more than `within` past its event time.
     """
     if within is not None:
         old = seen.where([segment.column(_AT) + within < watermark for segment in seen.segments])
@@ -42,5 +42,5 @@ def first_seen(
 
 
 def _compared(key: pa.Array) -> pa.Array:
-    """A key as it is compared: -0.0 is 0.0."""
+    """A key in the form in which it is compared: -0.0 is 0.0."""
     return pc.add(key, pa.scalar(0.0, key.type)) if types.is_floating(key.type) else key

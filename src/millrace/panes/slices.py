@@ -1,6 +1,6 @@
 """Slices: the longest spans of event time whose elements share all their windows.
 
-The edge aggregates each element once, into its slice; here a slice becomes the windows it is part of.
+The edge aggregates each element once, into its slice; `windows_of` maps a slice to its windows.
 For fixed and calendar windows a slice is the window itself. For sessions it is a single instant.
 """
 
@@ -13,7 +13,7 @@ from millrace.model.window import GLOBAL_WINDOW, Calendar, Fixed, Global, Sessio
 from millrace.panes.arms import Ints
 
 Sliced: TypeAlias = Fixed | Sliding | Session | Global | Calendar
-"""The windowings that follow from event time alone."""
+"""The windowings that depend on event time alone."""
 
 
 def slice_of(windowing: Sliced, at: Ints) -> Ints:
@@ -23,7 +23,7 @@ def slice_of(windowing: Sliced, at: Ints) -> Ints:
             return at - (at - offset) % size
         case Sliding(size, every, offset):
             period = at - (at - offset) % every
-            # Between two starts of windows, one window may end: there the period is cut in two.
+            # A window may end between the starts of two others; its end cuts the period into two slices.
             return np.where(at - period < size % every, period, period + size % every)
         case Session():
             return at
@@ -37,7 +37,7 @@ def slice_of(windowing: Sliced, at: Ints) -> Ints:
 
 
 def windows_of(windowing: Sliced, slices: Ints) -> tuple[npt.NDArray[np.intp], Ints, Ints]:
-    """The windows of each slice: its row, and where the window starts and ends."""
+    """The windows of all slices: for each window, the row of its slice, its start and its end."""
     rows = np.arange(len(slices))
     match windowing:
         case Fixed(size):
@@ -60,7 +60,7 @@ def windows_of(windowing: Sliced, slices: Ints) -> tuple[npt.NDArray[np.intp], I
 
 
 def _calendar(windowing: Calendar, at: Ints) -> tuple[Ints, Ints]:
-    """The calendar window of each event time, from the few bounds between the least and the greatest."""
+    """The calendar window of each event time, by a search in the bounds between the earliest and the latest."""
     if not len(at):
         return at, at
     bounds = [windowing.assign(int(at.min()), {})[0].start]

@@ -1,9 +1,8 @@
-"""Rows found by a hash of their key, kept so that a change costs what it changes.
+"""A persistent hash index of rows, in which the cost of an update depends on the number of changed rows.
 
-A store is a few segments, each an immutable Arrow table with its rows sorted by hash. A changed row is
-dead in its old segment and stands in a new one; small segments are put together as they come, so there
-are never many. Every store is a value: the one before a change stays as it was, which is what a failed
-attempt goes back to.
+A store has a few segments. A segment is an immutable Arrow table with an index sorted by hash. An update marks the
+old row as dead and appends the new row in a new segment; small segments are compacted, so their number stays small.
+Every store is a value: an update leaves the previous store unchanged, and a failed attempt starts from it again.
 """
 
 from collections.abc import Sequence
@@ -24,27 +23,27 @@ HASH = "hash"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """Rows, and where to find them."""
+    """Immutable rows with a sorted index of their hashes."""
 
     number: int
-    """Its own; a segment with other rows has another."""
+    """The unique number of the segment in its store; a number always means the same rows."""
     rows: pa.Table
     hashes: Hashes
-    """Sorted, without the last bits that `sort_by` leaves out."""
+    """The hashes in ascending order, without the low bits that `sort_by` clears."""
     order: npt.NDArray[np.intp]
     """The row of each hash."""
     live: Bools
-    """Which rows still hold."""
+    """The mask of the rows that have not been replaced or removed."""
 
     def column(self, name: str) -> Ints:
-        """A column of numbers."""
+        """A numeric column as an array."""
         values: Ints = self.rows[name].chunk(0).to_numpy() if len(self.rows) else np.zeros(0, np.int64)
         return values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Located:
-    """Rows of a store: a segment and a row in it, for each."""
+    """Positions of rows in a store: for each, the index of its segment and its row there."""
 
     segment: npt.NDArray[np.intp]
     row: npt.NDArray[np.intp]
@@ -53,13 +52,13 @@ class Located:
         return len(self.row)
 
     def take(self, rows: npt.NDArray[np.intp]) -> "Located":
-        """Some of them."""
+        """The positions with these indices."""
         return Located(self.segment[rows], self.row[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowStore:
-    """Segments, largest first."""
+    """An immutable store of rows; its segments are ordered from largest to smallest."""
 
     segments: tuple[Segment, ...] = ()
     next_number: int = 0
@@ -68,8 +67,8 @@ class RowStore:
         return sum(int(segment.live.sum()) for segment in self.segments)
 
     def find(self, wanted: pa.Table, on: Sequence[str]) -> tuple[npt.NDArray[np.intp], Located]:
-        """The live rows that agree with wanted rows in the columns `on`: which wanted row, and where."""
-        # Hashes in order are found next to each other, in memory that was just read.
+        """The live rows that equal wanted rows in the columns `on`: the index of each wanted row, and the position."""
+        # Lookups in hash order are fast: each one reads memory that the previous one has just read.
         _, sought = sort_by(wanted[HASH].to_numpy())
         hashes = wanted[HASH].to_numpy()[sought]
         found, numbers, places = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)], [np.zeros(0, np.intp)]
@@ -80,7 +79,7 @@ class RowStore:
             asked = np.repeat(sought, counts)
             place = np.arange(len(asked)) + np.repeat(low - np.cumsum(counts) + counts, counts)
             row = segment.order[place]
-            # Equal hashes are candidates; the columns decide.
+            # Rows with equal hashes are candidates; the columns decide.
             same = segment.live[row]
             for name in on:
                 same &= _same(segment.rows[name].take(pa.array(row)), wanted[name].take(pa.array(asked)))
@@ -90,14 +89,14 @@ class RowStore:
         return np.concatenate(found), Located(np.concatenate(numbers), np.concatenate(places))
 
     def where(self, wanted: Sequence[Bools]) -> Located:
-        """The live rows for which a mask a segment holds."""
+        """The live rows that the masks select, one mask for each segment."""
         rows = [np.flatnonzero(mask & segment.live) for mask, segment in zip(wanted, self.segments, strict=True)]
         numbers = [np.full(len(found), number, np.intp) for number, found in enumerate(rows)]
         nothing = np.zeros(0, np.intp)
         return Located(np.concatenate([nothing, *numbers]), np.concatenate([nothing, *rows]))
 
     def take(self, places: Located) -> list[pa.Table]:
-        """The rows at these places, in order; in no tables if there are none."""
+        """The rows at these positions, in order, as one table; an empty list if there are none."""
         if not len(places):
             return []
         tables = [
@@ -110,7 +109,7 @@ class RowStore:
         return [found.take(pa.array(back))]
 
     def put(self, gone: Located, added: pa.Table | None = None) -> "RowStore":
-        """The store without some rows and with others."""
+        """The store after the rows `gone` are removed and the rows `added` are appended."""
         segments = []
         for number, segment in enumerate(self.segments):
             rows = gone.row[gone.segment == number]
@@ -125,18 +124,18 @@ class RowStore:
 
 
 def stack(tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables as one; a column that is missing in some is NULL there."""
+    """Concatenate tables; a column that a table does not have is NULL in its rows."""
     return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
 
 
 def segment_of(number: int, rows: pa.Table, live: Bools | None = None) -> Segment:
-    """Rows, indexed."""
+    """Index rows as a segment; all are live unless `live` is given."""
     hashes, order = sort_by(rows[HASH].to_numpy())
     return Segment(number, rows, hashes, order, np.ones(len(rows), np.bool_) if live is None else live)
 
 
 def _compacted(segments: list[Segment], number: int) -> RowStore:
-    """Put the last two together while the last is not much smaller; so each is half of the one before."""
+    """Compact segments that are mostly dead, then merge the last two until each is less than half of the one before."""
     kept: list[Segment] = []
     for segment in segments:
         living = int(segment.live.sum())
@@ -157,7 +156,7 @@ def _living(segment: Segment) -> pa.Table:
 
 
 def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Bools:
-    """Whether values agree; NULL agrees with NULL, and NaN with NaN."""
+    """Whether values are equal; NULL equals NULL, and NaN equals NaN."""
     equal = pc.fill_null(pc.equal(one, other), False)
     same = pc.or_(equal, pc.and_(pc.is_null(one), pc.is_null(other)))
     if types.is_floating(one.type):

@@ -1,7 +1,7 @@
-"""Whole numbers of more than 64 bits in columns: those of Arrow's decimals, which DuckDB's HUGEINT becomes too.
+"""Columns of integers beyond 64 bits, stored as Arrow decimals; DuckDB's HUGEINT is converted to them too.
 
-A decimal is kept as a whole number of 128 or 256 bits, and a scale. Most numbers fit into 64 of these bits, and numpy
-computes with those; the few that do not are Python's own.
+Arrow stores a decimal as an unscaled integer of 128 or 256 bits, and a scale. Most of these integers fit into 64 bits,
+and numpy computes with those; the few others are computed as Python integers.
 """
 
 import numpy as np
@@ -12,13 +12,13 @@ from millrace.panes.arms import Bools, Ints
 from millrace.panes.grouping import Grouping
 
 WHOLE = pa.decimal128(38, 0)
-"""Sums of whole numbers."""
+"""The type of sums of whole numbers."""
 _BITS = np.uint64(32)
 _LAST = np.uint64(0xFFFFFFFF)
 
 
 def widened(values: Ints, type: pa.DataType = WHOLE) -> pa.Array:
-    """Numbers of 64 bits as a column of decimals whose digits they are."""
+    """A column of decimals with these unscaled integers of 64 bits."""
     words = np.empty((len(values), 2), np.int64)
     words[:, 0] = values
     np.right_shift(values, 63, out=words[:, 1])
@@ -26,14 +26,14 @@ def widened(values: Ints, type: pa.DataType = WHOLE) -> pa.Array:
 
 
 def from_whole(values: list[int], type: pa.DataType) -> pa.Array:
-    """Numbers of at most 128 bits, likewise."""
+    """A column of decimals with these unscaled integers of at most 128 bits."""
     return pa.Array.from_buffers(
         type, len(values), [None, pa.py_buffer(b"".join(value.to_bytes(16, "little", signed=True) for value in values))]
     )
 
 
 def narrowed(column: pa.Array) -> tuple[Ints, Bools]:
-    """The digits of decimals in 64 bits, and whether they fit."""
+    """The unscaled integers of decimals in 64 bits, and the mask of those that fit."""
     words = _words(column)
     values = words[:, 0].view(np.int64)
     signs = (values >> 63).view(np.uint64)
@@ -44,13 +44,13 @@ def narrowed(column: pa.Array) -> tuple[Ints, Bools]:
 
 
 def whole(column: pa.Array, rows: npt.NDArray[np.intp]) -> list[int]:
-    """The digits of some decimals, however many there are."""
+    """The unscaled integers of the decimals in these rows, of any size."""
     words = _words(column)[rows]
     return [int.from_bytes(row.tobytes(), "little", signed=True) for row in words]
 
 
 def sums(column: pa.Array, rows: Grouping) -> pa.Array:
-    """The sum of each group of a column of `WHOLE`, exactly."""
+    """The exact sum of each group of a column of `WHOLE`."""
     values, fits = narrowed(column)
     if fits.all() and _stays_narrow(values, rows):
         return widened(rows.sum(values))
@@ -64,7 +64,7 @@ def sums(column: pa.Array, rows: Grouping) -> pa.Array:
 
 
 def quotients(totals: pa.Array, counts: Ints) -> npt.NDArray[np.float64]:
-    """Sums of `WHOLE` divided by counts of at least 1, each rounded once, to the nearest."""
+    """Sums of type `WHOLE` divided by counts of at least 1, each rounded once, to the nearest float."""
     values, fits = narrowed(totals)
     small = fits & (np.abs(values) <= 2**53) & (values != -(2**63))
     if small.all():  # both are exact as floats
@@ -79,10 +79,10 @@ def quotients(totals: pa.Array, counts: Ints) -> npt.NDArray[np.float64]:
 
 
 def _rounded_once(values: Ints, counts: Ints) -> npt.NDArray[np.float64]:
-    """Quotients of numbers beyond 53 bits by numbers of at most 31.
+    """Quotients of numbers of more than 53 bits by numbers of at most 31 bits.
 
-    It takes 55 bits or more of a quotient, then a bit that says whether there is more: turned into a float, these are
-    rounded as the whole quotient would be.
+    It computes at least 55 bits of a quotient and a sticky bit for a remainder. Converted to a float, they are rounded
+    as the exact quotient would be.
     """
     size = np.abs(values)
     quotient, rest = np.divmod(size, counts)
