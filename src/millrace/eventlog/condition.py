@@ -35,7 +35,7 @@ def are_objects(values: pa.Array) -> Bools:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The SQL of a condition: a quick query on the fields as DuckDB decodes them, an exact one on their original text."""
+    """The SQL of a condition: a quick query on fields as DuckDB decodes them, an exact one on their original text."""
 
     quick: str
     exact: str

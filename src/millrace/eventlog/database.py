@@ -29,7 +29,7 @@ _OURS, _FORMAT = 0x4D696C6C, 2
 _TABLES = (
     "CREATE TABLE topics (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL,"
     " max_age INTEGER, max_bytes INTEGER, interceptors TEXT NOT NULL)",
-    # Retention has removed the offsets before the start. The end is computed from the last block, so appends write none.
+    # Retention has removed the offsets before the start. The last block gives the end, so appends need not store it.
     "CREATE TABLE partitions (topic INTEGER, partition INTEGER, start INTEGER NOT NULL,"
     " PRIMARY KEY (topic, partition)) WITHOUT ROWID",
     # Metadata of blocks is stored apart from their content, so that looking it up reads few pages.
@@ -197,7 +197,7 @@ def _made(path: Path) -> sqlite3.Connection:
         connection.execute("ROLLBACK")
         if not there:
             connection.execute(f"PRAGMA page_size = {PAGE}")
-            # With WAL, readers and the writer do not block each other. SQLite's busy timeout does not cover this change.
+            # With WAL, readers and the writer do not block each other. SQLite's busy timeout does not apply here.
             _patiently(connection, "PRAGMA journal_mode = WAL")
             connection.execute("BEGIN IMMEDIATE")
             if not _is_ours(connection, path):
@@ -238,7 +238,7 @@ def _begin(connection: sqlite3.Connection) -> None:
 
 
 def _empty_journal(connection: sqlite3.Connection) -> None:
-    """Truncate the write-ahead log. With constant readers SQLite would never do so, and the file would grow for ever."""
+    """Truncate the write-ahead log. Under constant reads SQLite would never do so, and it would grow for ever."""
     connection.execute("PRAGMA busy_timeout = 1000")
     try:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

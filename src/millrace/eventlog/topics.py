@@ -245,7 +245,7 @@ class Log:
             connection.execute("INSERT OR REPLACE INTO consumers VALUES (?, ?, ?, ?)", row)
 
     def forget(self, group: str) -> None:
-        """Remove the offsets of a consumer group, so that no producer waits for it. A running group reports them again."""
+        """Remove the offsets of a consumer group, so that no producer waits for it. A running group reports again."""
         with self._database.write() as connection:
             rows = connection.execute("SELECT DISTINCT consumer_group FROM consumers ORDER BY 1").fetchall()
             known = [name for (name,) in rows]

@@ -20,9 +20,9 @@ _Ints: TypeAlias = npt.NDArray[np.int64]
 def consolidate(shape: ViewShape, columns: Sequence[pa.Array], diffs: pa.Array) -> pa.Table:
     """At most one row per key, sorted by key.
 
-    `columns` are those of the shape, with nested values as text already. The table names them c0, c1 and so on, and adds
-    the diff and a bit mask of the key columns that are NULL. If the shape merges, a row that a later one overlaps gets
-    diff -1: it is deleted together with all rows that it overlaps.
+    `columns` are those of the shape, with nested values as text already. The table names them c0, c1 and so on, and
+    adds the diff and a bit mask of the key columns that are NULL. If the shape merges, a row that a later one overlaps
+    gets diff -1: it is deleted together with all rows that it overlaps.
     """
     columns = list(columns)
     for place in shape.key_places:

@@ -77,7 +77,7 @@ class StoreConnection(Protocol):
         """Execute one SQL statement."""
 
     def load(self, table: str, rows: pa.Table, json: Collection[int]) -> None:
-        """Insert rows into a table with the same columns, in order; `json` are the indexes of columns with JSON text."""
+        """Insert rows into a table with the same columns, in order; `json` holds the indexes of JSON text columns."""
 
     def unread(self, statements: Iterable[str], patience: float = 60) -> None:
         """Execute statements that change tables or SQL views which others may be reading.

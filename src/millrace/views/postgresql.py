@@ -52,14 +52,14 @@ class PostgresqlConnection:
     def load(self, table: str, rows: pa.Table, json: Collection[int]) -> None:
         """Insert rows with COPY."""
         for place in json:
-            written = pc.binary_join_element_wise("\1", rows.column(place), "")  # JSONB in binary starts with its format version, 1
+            written = pc.binary_join_element_wise("\1", rows.column(place), "")  # 1 is JSONB's format version
             rows = rows.set_column(place, rows.column_names[place], written)
         with self._connection.cursor().copy(f"COPY {table} FROM STDIN (FORMAT binary)".encode()) as copy:
             for piece in binary_rows(rows):
                 copy.write(piece)
 
     def unread(self, statements: Iterable[str], patience: float = 60) -> None:
-        """Execute statements that need exclusive locks; retries with a short lock timeout, so that no queue forms behind."""
+        """Execute statements that need exclusive locks; retries with a short lock timeout, so that no queue forms."""
         deadline = time.monotonic() + patience
         while True:
             try:

@@ -38,7 +38,7 @@ class ViewShape:
     key: tuple[str, ...]
     """The columns that identify a row; empty if the view has at most one row."""
     merges: bool = False
-    """Whether a row replaces all rows of its group with overlapping windows, because no retractions are sent for them."""
+    """Whether a row replaces all rows of its group with overlapping windows, because no retraction removes them."""
 
     @property
     def version(self) -> Column:

@@ -67,7 +67,7 @@ def values(column: pa.Array) -> list[Any]:
     """The values of a column in the representation of SQLite."""
     kind = column.type
     if types.is_timestamp(kind):
-        text = column.cast(pa.timestamp("us")).cast(pa.string())  # casting with the time zone takes twenty times as long
+        text = column.cast(pa.timestamp("us")).cast(pa.string())  # a cast with the zone takes twenty times as long
         column = pc.binary_join_element_wise(text, "Z", "")
     elif types.is_temporal(kind):
         column = column.cast(pa.string())
