@@ -92,7 +92,7 @@ def compute_batch_layer(pipeline: Pipeline, home: Locations, lease: Lease, told:
 
 
 def archive(log: Log, source: Source) -> int:
-    """Archive new records; returns their number. Records that do not fit the schema are left out: the stream reports them."""
+    """Archive new records; returns their number. Leaves out records that do not fit, which the stream reports."""
     folder = Path(dict(source.options)[ARCHIVE])
     folder.mkdir(parents=True, exist_ok=True)
     decoder, added = JsonDecoder(source.schema), 0

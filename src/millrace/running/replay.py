@@ -91,7 +91,7 @@ def roll_back(pipeline: Pipeline, home: Locations) -> str:
 
 
 def _unfinished(store: Store, pipeline: Pipeline, home: Locations) -> int | None:
-    """The unfinished generation of a stopped replay of this pipeline with the same plan; None if there is none."""
+    """The unfinished generation of a stopped replay with the same fingerprint; None if there is none."""
     try:
         known = store.generations(pipeline.name)
     except NoViewsError:  # no pipeline has run yet

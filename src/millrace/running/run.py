@@ -116,7 +116,7 @@ def follow(
     told: Sequence[int] = (),
     reports: bool = True,
 ) -> bool:
-    """Run a stream until it ends or a signal stops it; returns whether it ended. The current micro-batch is committed."""
+    """Run a stream until it ends (True), or until a signal stops it after the current micro-batch (False)."""
     run = start_stream(pipeline, home, checkpoint, views, how, lease, on_batch, reports)
     try:
         while not told:

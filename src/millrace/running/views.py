@@ -39,7 +39,7 @@ class KeptViews:
     def __init__(
         self, store: Store, pipeline: Pipeline, generation: int | None = None, boundary: Path | None = None
     ) -> None:
-        """Create missing views. Refuses views that exist with another shape. `boundary` is the file of the batch layer."""
+        """Create missing views. Refuses views that exist with another shape. `boundary` is the batch layer's file."""
         self._store, self._pipeline, self._generation, self._boundary = store, pipeline, generation, boundary
         if pipeline.views:
             served = generation == serving(store, pipeline.name)

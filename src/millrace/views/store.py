@@ -113,8 +113,8 @@ class Store(Protocol):
         """Apply the answers of a micro-batch to views and record the batch, in one transaction.
 
         Answers are ordered within a view: of several for the same key, the last counts. A diff of +1 upserts the row of
-        its key, -1 deletes it. With `once` the commit is idempotent: it does nothing if this batch of the checkpoint, or
-        a later one, is recorded already. Returns the version that holds the answers; None if it did nothing.
+        its key, -1 deletes it. With `once` the commit is idempotent: it does nothing if the checkpoint has
+        recorded this batch or a later one. Returns the version that holds the answers; None if it did nothing.
         """
 
     def replace(self, pipeline: str, answers: Mapping[str, pa.Table], generation: int | None = None) -> int:

@@ -179,7 +179,7 @@ class Tables:
         )
 
     def _match(self, places: tuple[int, ...], nulls: int) -> str:
-        """The condition that a stored row has the key of a new one. IS NULL and = use the index; null-safe = does not."""
+        """The condition that a stored row has the key of a new one. IS NULL and = use the index; null-safe = cannot."""
         terms = []
         for place in places:
             column = f"d.{quoted(self.shape.columns.names[place])}"
