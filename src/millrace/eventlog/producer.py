@@ -4,8 +4,8 @@
         plays.send({"track": "Hey", "ms": 180_000}, key="ann")
 
 When `flush` returns or the `with` block ends, all records sent are on the disk. Between flushes a record waits at most
-`linger`, unless an append fails: then the next `send` raises the error, the records stay queued, and later appends retry
-them. `flush` retries at once, and raises if that fails.
+`linger`, unless an append fails: then the next `send` raises the error, the records stay queued, and later appends
+retry them. `flush` retries at once, and raises if that fails.
 """
 
 import atexit
