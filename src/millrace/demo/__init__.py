@@ -1,1 +1,1 @@
-"""Millrace at work: charts of a made-up music service, live; and the worked example of the Dataflow paper."""
+"""The demos: live charts of a simulated music service, and the worked example of the Dataflow paper."""

@@ -1,6 +1,6 @@
-"""People who listen to music, made up from a seed: plays arrive out of order, and some hours late.
+"""Simulated listeners, generated from a seed: their plays arrive out of order, and some of them hours late.
 
-Their time goes by fast: ten minutes a second, so that an hour of the charts closes every six seconds.
+Simulated time runs at ten minutes a second, so that an hour of the charts closes every six seconds.
 """
 
 import threading
@@ -14,13 +14,13 @@ from millrace.eventlog.topics import Log
 from millrace.model.errors import MillraceError
 
 START = 1_767_225_600_000_000
-"""The first moment, in microseconds: the beginning of 2026."""
+"""The start of simulated time, in microseconds: the beginning of 2026."""
 SPEED = 600
-"""How many seconds of theirs pass in one of ours."""
+"""Simulated seconds per real second."""
 PER_TICK, TICK = 500, 0.25
-"""How many plays are sent together, and how often, in seconds."""
+"""The number of plays in an append, and the seconds between two appends."""
 SHORTEST = 30_000
-"""From how many milliseconds on a play counts."""
+"""The minimum duration of a play that counts, in milliseconds."""
 
 _TRACKS = (
     "Millstream", "Watershed", "Undertow", "Headrace", "Tailrace", "Spillway", "Penstock", "Sluice Gate", "Backwater",
@@ -31,18 +31,18 @@ _TRACKS = (
 
 
 def instant(tick: int) -> int:
-    """What time it is for them at a tick, in microseconds."""
+    """The simulated time at a tick, in microseconds."""
     return START + int(tick * TICK * SPEED * 1_000_000)
 
 
 def plays(tick: int, seed: int = 7) -> pa.Table:
-    """What is sent at a tick: the JSON of each play, and whether it counts. The same for the same seed."""
+    """The plays of a tick: the JSON of each, and whether it counts. The same seed gives the same plays."""
     first = tick * PER_TICK
     at = instant(tick)
     titles = ", ".join("'" + title + "'" for title in _TRACKS)
 
     def chance(what: int) -> str:
-        # Of a text, as DuckDB's hashes of several numbers are not independent.
+        # Hash a text, because DuckDB's hashes of several numbers are not independent.
         return f"(hash(printf('%d %d %d', i, {seed}, {what})) / 18446744073709551616.0)"
 
     # Most plays arrive within the delay of the watermark, one in 150 up to three hours late: few enough that an hour
@@ -65,30 +65,30 @@ def plays(tick: int, seed: int = 7) -> pa.Table:
 
 
 class Listeners:
-    """Someone who sends what they do, until told to stop."""
+    """A thread that appends simulated plays to a topic until it is stopped."""
 
     def __init__(self, log: Log, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Send to a topic."""
+        """Nothing is sent until `start`."""
         self._log, self._topic, self._clock = log, topic, clock
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._go_on, daemon=True)
         self.sent = self.counting = 0
         self.now: int | None = None
-        """What time it is for them, in microseconds; None before the start."""
+        """The simulated time, in microseconds; None before the first append."""
         self.failure: MillraceError | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, when what is being sent is kept. Does nothing if they did not start."""
+        """Stop after the current append. Does nothing if the thread was not started."""
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def check(self) -> None:
-        """Raise what went wrong with sending, if something did."""
+        """Raise the error of an append, if there was one."""
         if self.failure is not None:
             raise self.failure
 

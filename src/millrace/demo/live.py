@@ -1,4 +1,4 @@
-"""The demo: listeners send plays to a log, Spark counts them in micro-batches, and the top of the view is shown."""
+"""The live demo: listeners append plays to a log, Spark counts them in micro-batches, and the top tracks are shown."""
 
 import math
 import os
@@ -26,7 +26,7 @@ _PATIENCE = 60.0
 
 
 def seconds_of(text: str | None) -> float:
-    """How long the demo goes on, by what DEMO_SECONDS says; with `inf` until it is told to end."""
+    """The duration of the demo from the text of DEMO_SECONDS; with `inf` it runs until a signal ends it."""
     if not text:
         return _SECONDS
     try:
@@ -39,10 +39,10 @@ def seconds_of(text: str | None) -> float:
 
 
 def show(console: Console) -> bool:
-    """Run the demo to its summary; whether the view was what a batch computes from the same log.
+    """Run the demo to its summary; returns whether the view equals a batch over the same log.
 
-    It takes DEMO_SECONDS in all, 45 unless that is set. SIGINT, SIGTERM and SIGHUP end it earlier; if there are no
-    answers by then, nothing is compared and the result is True.
+    It takes DEMO_SECONDS in all, by default 45. SIGINT, SIGTERM and SIGHUP end it earlier; if there are no answers by
+    then, nothing is compared and the result is True.
     """
     schedule = Schedule(seconds_of(os.environ.get("DEMO_SECONDS")))
     with TemporaryDirectory(prefix="millrace-demo-") as name, told_to_end() as told:
@@ -76,7 +76,7 @@ def _count(
     told: list[int],
     checkpoint: Path,
 ) -> Comparison | None:
-    """Run the stream until its time is over, then compare; None if it was told to end before the first answers."""
+    """Run the stream until its time is over, then compare; None if a signal ended it before the first answers."""
     shown.enter("warming up", "Spark has started; its first micro-batch takes the longest")
     listeners.start()
     run = stream.start(spark, charts, checkpoint, views=KeptViews(store, charts), log=log.path, on_batch=shown.batch)

@@ -1,7 +1,7 @@
 """The demo: the Dataflow paper's worked example, computed by the reference engine.
 
-Ten values of one key arrive over four minutes, some out of order. The same values go through every
-kind of window and trigger; each figure of the paper is one query.
+Ten values of one key arrive over four minutes, some out of order. Each figure of the paper is one query, with its own
+window and trigger, over the same values.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ _NOON = 12 * 60 * _MINUTE
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """What arrives in one minute of processing time, and the watermark at its end, past noon."""
+    """The values that arrive in one minute of processing time, and the watermark at its end in seconds past noon."""
 
     values: tuple[tuple[int, int], ...]
     """Each value with its event time in seconds past noon."""
@@ -43,7 +43,7 @@ ARRIVALS = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of the paper: a query, and how the values are fed to it."""
+    """A figure of the paper: a query, and a function that feeds the values to it."""
 
     number: int
     windowed: Windowed
@@ -51,7 +51,7 @@ class Figure:
 
     @property
     def query(self) -> Query:
-        """The sum of the values, where, when and how the figure has it."""
+        """The sum of the values, with the window, trigger and mode of the figure."""
         return self.windowed.aggregate(sum=sum_("v"))
 
 
@@ -73,7 +73,7 @@ def figures() -> tuple[Figure, ...]:
 
 
 def show(console: Console) -> None:
-    """Print what arrives and what each figure says."""
+    """Print the arriving values and the answers of each figure."""
     arrivals = Table(title="Ten values arrive over four minutes, some out of order", title_style="bold")
     arrivals.add_column("minute", justify="right")
     arrivals.add_column("value at event time")

@@ -1,4 +1,4 @@
-"""What the demo shows of its figures: a table for a terminal, a line for a pipe. Pure."""
+"""Renders the figures of the demo: a table for a terminal, a line for a pipe. Pure."""
 
 from dataclasses import dataclass
 
@@ -18,22 +18,22 @@ _MEANING = (
     (Timing.LATE, "corrected since"),
 )
 _NUMBER, _NAME, _CELL, _CORRECTED = 2, 13, 12, 9
-"""How wide the columns are, but for the bar; always the same, so that nothing moves."""
+"""The widths of the columns except the bar; they are fixed, so that nothing moves."""
 _GAP = 2
 _SHORTEST_BAR, _LONGEST_BAR = 8, 40
 _AROUND = 8
-"""How many lines there are besides the tracks."""
+"""The number of lines besides the tracks."""
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Where the table is shown."""
+    """The size and abilities of the terminal."""
 
     width: int
     height: int
     blocks: bool = True
-    """Whether it has the block elements of Unicode."""
+    """Whether it can show Unicode block elements."""
 
     @property
     def tracks(self) -> int:
@@ -47,7 +47,7 @@ class Screen:
 
     @property
     def bar(self) -> int:
-        """How wide the bar is."""
+        """The width of the bar."""
         return max(1, min(_LONGEST_BAR, self.width - self._fixed - self.hours * (_CELL + _GAP)))
 
     @property
@@ -56,7 +56,7 @@ class Screen:
 
 
 def table(tally: Tally, clock: int | None, status: str, screen: Screen) -> RenderableType:
-    """The table: always of the same height, and no line wider than the screen."""
+    """The table. Its height is constant, and no line is wider than the screen."""
     return Group(
         _between("[bold]Millrace demo[/bold]: plays of music by track and hour, on Spark", status, screen),
         _header(_time(tally, clock)),
@@ -111,7 +111,7 @@ def _header(facts: list[tuple[str, str]]) -> Text:
 
 
 def _between(left: str, right: str, screen: Screen) -> Text:
-    """Two texts at the two ends of a line; the left is cut off if they do not fit."""
+    """Two texts, aligned left and right on one line; the left one is truncated if they do not fit."""
     text = Text.from_markup(left)
     text.truncate(max(0, screen.width - len(right) - _GAP), overflow="ellipsis", pad=True)
     text.append(" " * _GAP + right, style="dim")
@@ -147,7 +147,7 @@ def _cell(cell: Cell | None) -> Text:
 
 
 def _bar(track: Track, most: int, screen: Screen) -> Text:
-    """A bar as long as the plays are many, a part for each hour in the colour of its mark."""
+    """A bar proportional to the plays, with a segment for each hour in the colour of its mark."""
     text, plays = Text(), 0
     cells = [cell for cell in track.cells if cell is not None]
     for cell in cells:

@@ -1,4 +1,4 @@
-"""What a person sees of the demo while it runs: on a terminal a table that changes, else a line every few seconds."""
+"""The display of the demo while it runs: a live table on a terminal, otherwise a line every few seconds."""
 
 import math
 import os
@@ -18,30 +18,30 @@ from millrace.spark.progress import BatchProgress
 from millrace.views.store import Store
 
 BETWEEN_LINES = 3.0
-"""How many seconds are between two lines."""
+"""The minimum number of seconds between two lines."""
 _ENDING = 6.0
-"""How many seconds of the demo are for what comes last: the rest of the plays, the batch, the end of Spark."""
+"""How many seconds of the demo are reserved for the ending: the last plays, the batch, stopping Spark."""
 _SHOWN = 1 / 4
-"""For what part of its time the demo shows answers at least, also if Spark took most of it to start."""
+"""The minimum share of its duration for which the demo shows answers, even if Spark takes long to start."""
 _NO_ANSWERS = 120.0
-"""How many seconds beyond its time the demo waits for the first answers."""
+"""How many seconds beyond its duration the demo waits for the first answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How long the demo goes on, in seconds since its start."""
+    """The planned duration of the demo, in seconds since its start."""
 
     seconds: float
 
     def is_over(self, elapsed: float, first: float | None) -> bool:
-        """Whether what comes last has to begin, if the first answers came at `first`."""
+        """Whether the ending must begin, if the first answers came at `first`."""
         if first is None:
             return elapsed >= self.seconds + _NO_ANSWERS
         return elapsed >= max(self.seconds - _ENDING, first + self.seconds * _SHOWN)
 
 
 class DemoDisplay:
-    """The figures of the demo, kept up to date and shown."""
+    """Updates the figures of the demo and shows them."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class DemoDisplay:
 
     def __enter__(self) -> "DemoDisplay":
         if self._console.is_terminal:
-            # What is written to 1 goes to Spark's log while Spark starts; the table goes on changing.
+            # File descriptor 1 is redirected to Spark's log while Spark starts; the table needs a copy of the terminal.
             self._terminal = Console(file=os.fdopen(os.dup(1), "w", encoding=self._console.encoding))
             self._live = Live(console=self._terminal, refresh_per_second=4, get_renderable=self._picture)
             self._live.start(refresh=True)
@@ -73,7 +73,7 @@ class DemoDisplay:
     def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._phase = "ended"
-            with suppress(OSError):  # of a terminal that was closed
+            with suppress(OSError):  # the terminal may have been closed
                 self._live.stop()
                 self._terminal.file.close()
 
@@ -84,17 +84,17 @@ class DemoDisplay:
 
     @property
     def is_over(self) -> bool:
-        """Whether what comes last has to begin."""
+        """Whether the ending must begin."""
         return self._schedule.is_over(self.elapsed, self.tally.first)
 
     def enter(self, phase: str, meaning: str | None = None) -> None:
-        """Say that a phase other than the counting begins: in a word or two, and for a line in a sentence, if given."""
+        """Begin a phase other than the counting: the table shows `phase`; without a table, `meaning` is printed."""
         self._phase = phase
         if self._live is None and meaning is not None:
             self._print(f"{self.elapsed:5.1f} s  {meaning}")
 
     def batch(self, progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
-        """Take in a micro-batch. Spark calls this in a thread of its own."""
+        """Update the figures after a micro-batch. Spark calls this in another thread."""
         name = f"view {VIEW}"
         before = self.tally
         self.tally = before.after(
@@ -104,7 +104,7 @@ class DemoDisplay:
             self._phase = None
 
     def tick(self) -> None:
-        """Print a line, if it is time for one and there was a micro-batch since the last."""
+        """Print a line if one is due and a micro-batch has ended since the last one."""
         tally, elapsed = self.tally, self.elapsed
         if self._live is not None or tally.first is None or tally.batches == self._printed_batches:
             return

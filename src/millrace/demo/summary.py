@@ -1,4 +1,4 @@
-"""The end of the demo: how its view compares with a batch over the same log, what was seen, what to try next."""
+"""The summary of the demo: its counts, the comparison of its view with a batch, and commands to try next."""
 
 import shutil
 import sys
@@ -15,7 +15,7 @@ from millrace.views.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How the rows of the view and of the batch differ."""
+    """The differences between the rows of the view and of the batch."""
 
     rows: int
     """Rows of the view."""
@@ -31,7 +31,7 @@ class Comparison:
 
 
 def compare(store: Store, found: pa.Table) -> Comparison:
-    """Compare the view in a store with what the batch found."""
+    """Compare the view in a store with the answers of the batch."""
     held = store.query(f"SELECT track, window_start, plays, listeners FROM {VIEW}").rows
     served = [(track, str(start)[:16].replace(" ", "T"), *counts) for track, start, *counts in held]
     computed = {
@@ -43,7 +43,7 @@ def compare(store: Store, found: pa.Table) -> Comparison:
 
 
 def summary(tally: Tally, compared: Comparison | None, seconds: float, program: str | None = None) -> Text:
-    """What is printed last."""
+    """The summary that is printed at the end."""
     text = Text("\n")
     if compared is None or tally.first is None:
         text.append(f"Ended after {seconds:.0f} s, before the first answers.\n")
@@ -71,7 +71,7 @@ def _next(program: str) -> str:
 
 
 def _program() -> str:
-    """How to call the program from here: by its name, if the shell finds that, else by its path."""
+    """The command of the program: its name if the shell finds that, otherwise its path."""
     beside = Path(sys.executable).with_name("millrace")
     return "millrace" if shutil.which("millrace") or not beside.exists() else _shortest(beside)
 

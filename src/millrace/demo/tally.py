@@ -1,4 +1,4 @@
-"""The figures of the demo: what the micro-batches so far have read and answered, and the top of the view. Pure."""
+"""The figures of the demo: the counts of rows and answers so far, and the chart of the top tracks. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -8,11 +8,11 @@ import pyarrow as pa
 from millrace.model.pane import Timing
 
 TOP, HOURS = 10, 3
-"""How many tracks are in the chart, and how many of the latest hours."""
+"""The number of tracks and of latest hours in the chart."""
 _RATE_OVER = 6.0
-"""Over how many seconds the rate is taken."""
+"""The number of seconds over which the rate is averaged."""
 _HOLD = 3.0
-"""How many seconds a correction is shown at least, so that it can be read."""
+"""The minimum number of seconds for which a correction is shown, so that it can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A line of the chart."""
+    """A track in the chart."""
 
     name: str
     cells: tuple[Cell | None, ...]
@@ -40,7 +40,7 @@ class Track:
 
     @property
     def corrected(self) -> int:
-        """How often an answer in these hours was taken back and replaced."""
+        """How often an answer in these hours was retracted and replaced."""
         return sum(cell.corrected for cell in self.cells if cell is not None)
 
 
@@ -74,16 +74,16 @@ class Tally:
     batches: int = 0
     rows: int = 0
     watermark: int | None = None
-    """In microseconds; None while nothing is known of event time."""
+    """In microseconds; None while it is unknown."""
     answers: Mapping[Timing, int] = field(default_factory=lambda: dict.fromkeys(Timing, 0))
-    """How many answers came, by their mark."""
+    """The number of answers, by their mark."""
     corrections: int = 0
-    """How many answers were taken back and replaced."""
+    """How many answers were retracted and replaced."""
     latest: Correction | None = None
     first: float | None = None
     """When the first answers came, on the clock of the demo in seconds."""
     samples: tuple[tuple[float, int], ...] = ()
-    """When the last micro-batches were done, and the rows read until then."""
+    """The end times of the last micro-batches, each with the rows read until then."""
 
     @property
     def rate(self) -> float:
@@ -94,7 +94,7 @@ class Tally:
         return (after - before) / (ended - began) if ended > began else 0.0
 
     def after(self, rows: int, watermark: int | None, said: pa.Table, chart: Chart, now: float) -> "Tally":
-        """The figures with one more micro-batch, which read `rows`, said `said`, and left the view with `chart`."""
+        """The figures after one more micro-batch, which read `rows` rows and gave the answers `said`."""
         answers, corrections = dict(self.answers), self.corrections
         for mark, diff in zip(said["timing"].to_pylist(), said["diff"].to_pylist(), strict=True):
             if diff > 0:
@@ -119,7 +119,7 @@ class Tally:
 
 
 def late_correction(said: pa.Table, now: float) -> Correction | None:
-    """Of the late answers of a micro-batch that replace another, that with the most plays."""
+    """The late answer of a micro-batch that replaces another; of several, the one with the most plays."""
     before: dict[tuple[str, str], int] = {}
     late: dict[tuple[str, str], int] = {}
     for row in said.to_pylist():
@@ -133,9 +133,9 @@ def late_correction(said: pa.Table, now: float) -> Correction | None:
 
 
 def chart_of(rows: Iterable[tuple[str, str, int, str, int]]) -> Chart:
-    """The chart from the rows of the latest hours: hour, track, plays, mark, and the number of the pane, from 0.
+    """The chart from the rows of the latest hours: hour, track, plays, mark, and index of the pane.
 
-    Rows come with the oldest hour first.
+    Rows must be sorted by hour, oldest first.
     """
     by_track: dict[str, dict[str, Cell]] = {}
     hours: dict[str, None] = {}

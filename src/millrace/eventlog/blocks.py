@@ -1,8 +1,8 @@
-"""The blocks of partitions in the database. Who calls has a connection, and writes within a transaction.
+"""The blocks of partitions in the database. Callers pass a connection; functions that write need an open transaction.
 
-Many small appends must not make many small blocks: an append takes with it the blocks before it that are no larger, as
-a binary counter carries. So a partition has few small blocks, and a record is written again only as often as what it
-is in has doubled.
+Many small appends must not leave many small blocks: an append merges with the preceding blocks that are no larger, as
+a binary counter carries. So a partition has few small blocks, and a record is rewritten only when its block at least
+doubles.
 """
 
 import sqlite3
@@ -25,26 +25,26 @@ _OVERLAPPING = (
     f"AND first >= coalesce((SELECT max(first) FROM blocks WHERE {_PARTITION} <= :start), 0) ORDER BY first"
 )
 _AT_ONCE = 256
-"""How many blocks one transaction of retention removes, so that appends need not wait for long."""
+"""Retention removes at most this many blocks in one transaction, so that appends do not wait long for it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Records on their way into a partition."""
+    """Records to append to a partition."""
 
     partition: int
     records: pa.Table
     content: Content | None
-    """The same, encoded, if they fill a block; others may yet be merged."""
+    """The encoded records if they are too large to merge; otherwise None, as the block is encoded after merging."""
 
 
 def piece_of(partition: int, records: pa.Table) -> Piece:
-    """Records, encoded if that can be done before the transaction."""
+    """A piece; records too large to merge are encoded here, before the transaction."""
     return Piece(partition, records, encode(records) if records.nbytes > MERGED else None)
 
 
 def bounds(connection: sqlite3.Connection, topic: int) -> list[tuple[int, int]]:
-    """The start and the end of each partition."""
+    """The start offset and the end offset of each partition."""
     rows = connection.execute(
         "SELECT start, (SELECT first + records FROM blocks WHERE topic = p.topic AND partition = p.partition "
         "ORDER BY first DESC LIMIT 1) FROM partitions p WHERE topic = ? ORDER BY partition",
@@ -54,7 +54,7 @@ def bounds(connection: sqlite3.Connection, topic: int) -> list[tuple[int, int]]:
 
 
 def put(connection: sqlite3.Connection, id: int, topic: Topic, pieces: Iterable[Piece], now: int) -> list[Appended]:
-    """Add records at the ends of partitions, and say where they are now."""
+    """Append records to partitions; returns their offset ranges."""
     ends = {partition: end for partition, (_, end) in enumerate(bounds(connection, id))}
     added: dict[int, Appended] = {}
     for piece in pieces:
@@ -67,7 +67,7 @@ def put(connection: sqlite3.Connection, id: int, topic: Topic, pieces: Iterable[
 
 
 def sizes(connection: sqlite3.Connection, id: int, partition: int, start: int, end: int) -> list[tuple[int, int, int]]:
-    """The blocks that hold some of these offsets, in order: first offset, records, bytes."""
+    """The blocks that overlap an offset range, in order: first offset, number of records, bytes."""
     asked = {"topic": id, "partition": partition, "start": start, "end": end}
     return connection.execute(f"SELECT first, records, bytes FROM blocks WHERE {_OVERLAPPING}", asked).fetchall()
 
@@ -75,14 +75,14 @@ def sizes(connection: sqlite3.Connection, id: int, partition: int, start: int, e
 def contents(
     connection: sqlite3.Connection, id: int, partition: int, start: int, end: int
 ) -> Iterator[tuple[int, bytes, int]]:
-    """The same blocks, one by one: first offset, what it holds, its checksum."""
+    """The blocks that overlap an offset range, one by one: first offset, encoded records, checksum."""
     asked = {"topic": id, "partition": partition, "start": start, "end": end}
     tables = "blocks JOIN contents ON id = content"
     yield from connection.execute(f"SELECT first, block, checksum FROM {tables} WHERE {_OVERLAPPING}", asked)
 
 
 def first_since(connection: sqlite3.Connection, id: int, partition: int, instant: int) -> int | None:
-    """Where the first block starts that has a timestamp which is not before an instant."""
+    """The first offset of the first block that holds a timestamp at or after an instant; None if there is none."""
     row = connection.execute(
         "SELECT first FROM blocks WHERE topic = ? AND partition = ? AND latest >= ? ORDER BY first LIMIT 1",
         (id, partition, instant),
@@ -91,7 +91,7 @@ def first_since(connection: sqlite3.Connection, id: int, partition: int, instant
 
 
 def expired(connection: sqlite3.Connection, id: int, topic: Topic, now: int) -> list[Block]:
-    """The blocks that retention removes next."""
+    """The blocks that retention removes in its next transaction."""
     if topic.max_age is None and topic.max_bytes is None:
         return []
     rows = connection.execute(f"SELECT {_COLUMNS} FROM blocks WHERE topic = ? ORDER BY partition, first", (id,))
@@ -99,7 +99,7 @@ def expired(connection: sqlite3.Connection, id: int, topic: Topic, now: int) -> 
 
 
 def expire(connection: sqlite3.Connection, id: int, blocks: Sequence[Block]) -> None:
-    """Remove blocks from the beginnings of partitions."""
+    """Remove blocks from the start of their partitions, and advance the start offsets."""
     _delete(connection, id, blocks)
     for block in blocks:
         connection.execute(
@@ -116,7 +116,7 @@ def _put(connection: sqlite3.Connection, id: int, max_age: int | None, piece: Pi
         merged = list(_to_merge(connection, id, max_age, block))[::-1]
         try:
             before = [_records(connection, each) for each in merged]
-        except MillraceError:  # a damaged block stays by itself
+        except MillraceError:  # a damaged block is not merged
             merged, before = [], []
         content = encode(pa.concat_tables([*before, piece.records]).combine_chunks())
         block = _together([*merged, block])
@@ -129,7 +129,7 @@ def _put(connection: sqlite3.Connection, id: int, max_age: int | None, piece: Pi
 
 
 def _to_merge(connection: sqlite3.Connection, id: int, max_age: int | None, block: Block) -> Iterator[Block]:
-    """The blocks before a new one that it takes with it, the nearest first."""
+    """The preceding blocks to merge with a new one, nearest first."""
     size = block.bytes
     rows = connection.execute(
         f"SELECT {_COLUMNS} FROM blocks WHERE topic = ? AND partition = ? ORDER BY first DESC", (id, block.partition)
@@ -138,13 +138,13 @@ def _to_merge(connection: sqlite3.Connection, id: int, max_age: int | None, bloc
         if before.bytes > size or before.bytes + size > MERGED:
             return
         if max_age is not None and block.ended - before.begun > max_age // 8:
-            return  # or it would keep what is old for longer than the topic should
+            return  # a merged block expires as a whole, so old records would outlive the topic's retention
         size += before.bytes
         yield before
 
 
 def _together(blocks: Sequence[Block]) -> Block:
-    """Blocks that follow each other, as one."""
+    """One block in place of several adjacent ones."""
     first, last = blocks[0], blocks[-1]
     return Block(
         first.partition,

@@ -1,7 +1,7 @@
 """Conditions over the fields of JSON objects, computed in DuckDB for many records at once.
 
-Fields are read by the rules of the edge's decoder. Only such conditions are taken that no record can make fail, and
-that mean the same in Spark.
+The edge's decoder defines how fields are read. A condition is accepted only if no record can make it fail and it has
+the same result in Spark.
 """
 
 from collections.abc import Mapping
@@ -28,23 +28,23 @@ Bools = npt.NDArray[np.bool_]
 
 
 def are_objects(values: pa.Array) -> Bools:
-    """Which values are JSON objects."""
+    """Flags the values that are JSON objects."""
     found, _ = _answers(f"SELECT coalesce({OBJECT}, FALSE), FALSE FROM given", {"value": values})
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The queries that answer a condition: over what DuckDB reads, and over what was written where that may differ."""
+    """The SQL of a condition: a quick query on fields as DuckDB decodes them, an exact one on their original text."""
 
     quick: str
     exact: str
     unsure: tuple[Column, ...]
-    """The columns for which it may."""
+    """The columns whose decoded value may differ from the original text."""
 
 
 def holds(statement: Statement, objects: pa.Array) -> Bools:
-    """For which records a condition holds, or cannot be told; all are JSON objects."""
+    """Flags the JSON objects for which a condition holds, or of which a field does not fit its type."""
     found, unsure = _answers(statement.quick, {"value": objects})
     places = np.flatnonzero(unsure)
     if len(places):
@@ -56,7 +56,7 @@ def holds(statement: Statement, objects: pa.Array) -> Bools:
 
 @lru_cache(256)
 def statement(condition: str, schema: str) -> Statement:
-    """The queries that answer a condition over fields of these types. Refuses one that could fail."""
+    """Compile a condition over fields of these types. Refuses one that could fail for a record."""
     columns = parse_schema(schema)
     expression = parse_expression(condition, columns)
     if expression.type not in ("BOOLEAN", UNKNOWN):
@@ -94,7 +94,7 @@ def statement(condition: str, schema: str) -> Statement:
 def _query(answer: str, texts: Mapping[Column, str], unsure: str) -> str:
     paths = ", ".join(_string(pointer(column.name)) for column in texts)
     fields = ", ".join(f"{value_of(column, text)} AS {quoted(column.name)}" for column, text in texts.items())
-    # What does not fit its type was there as text, but is no value.
+    # A field that does not fit its type has text but no value.
     misfit = " OR ".join(is_none(column, quoted(column.name), text) for column, text in texts.items())
     return (
         f"SELECT coalesce({answer}, FALSE) OR {misfit}, {unsure} FROM (SELECT *, {fields} FROM "
@@ -103,7 +103,7 @@ def _query(answer: str, texts: Mapping[Column, str], unsure: str) -> str:
 
 
 def _answers(query: str, given: Mapping[str, pa.Array]) -> tuple[Bools, Bools]:
-    """The two answers of a query to `given`, a table of texts."""
+    """The two boolean columns that a query returns for `given`, a table of texts."""
     texts = pa.table({name: as_texts(column) for name, column in given.items()})
     first, second = asked(query, {"given": texts}).columns
     return first.to_numpy().copy(), second.to_numpy()

@@ -1,7 +1,7 @@
-"""What a block holds: some thousands of records of a partition, in Arrow's own format.
+"""The content of a block: some thousands of records of a partition, as an Arrow IPC stream.
 
-Buffers are compressed with LZ4: of JSON two fifths are left, so that appending and reading are both faster than
-without. Zstandard leaves a fifth, but takes twice as long to read.
+Buffers are compressed with LZ4, which shrinks JSON to two fifths, so that appending and reading are both faster than
+without compression. Zstandard shrinks it to a fifth, but takes twice as long to read.
 """
 
 import zlib
@@ -16,26 +16,26 @@ from millrace.eventlog.records import SCHEMA
 from millrace.model.errors import CorruptError
 
 MERGED = 1 << 20
-"""Up to how many bytes small blocks are merged."""
+"""Small blocks are merged up to this many bytes."""
 
 LARGEST = 4 << 20
-"""How many bytes a block holds at most, about."""
+"""The approximate maximum size of a block in bytes."""
 
 _WRITE = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _READ = pa.ipc.IpcReadOptions(use_threads=False)
-"""A task has one core."""
+"""Threads are off because a task has one core."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Content:
-    """Records as bytes, and how to tell that they still are."""
+    """Encoded records and their checksum."""
 
     block: memoryview
     checksum: int
 
 
 def encode(records: pa.Table) -> Content:
-    """Records as bytes."""
+    """Encode records and compute their checksum."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA, options=_WRITE) as writer:
         writer.write_table(records)
@@ -44,14 +44,14 @@ def encode(records: pa.Table) -> Content:
 
 
 def decode(block: bytes, checksum: int, where: str) -> pa.Table:
-    """Records from bytes. Raises MillraceError if they are not those that were written."""
+    """Decode records. Raises CorruptError if the checksum does not match."""
     if zlib.crc32(block) != checksum:
         raise CorruptError(f"the log is damaged at {where}", "put a copy of it in its place, or start after that")
     return pa.ipc.open_stream(block, options=_READ).read_all()
 
 
 def cut(records: pa.Table) -> Iterator[pa.Table]:
-    """The same records in pieces that are not too large for a block."""
+    """Split records into pieces that fit into a block."""
     pieces = max(1, -(-records.nbytes // LARGEST))
     bounds = np.linspace(0, len(records), min(pieces, len(records)) + 1).astype(np.int64).tolist()
     for start, end in pairwise(bounds):

@@ -1,7 +1,7 @@
-"""The SQLite database of a log: its tables, its connections, its transactions, and what goes wrong with a disk.
+"""The SQLite database of a log: its tables, connections, transactions, and the errors of the disk.
 
-Connections are opened as they are needed and used by one thread at a time. SQLite's locks do not survive a fork, so
-all connections are closed before one, and opened again on both sides as they are needed.
+Connections are opened on demand, and one thread at a time uses each. SQLite's locks do not survive a fork, so all
+connections are closed before one; parent and child then open new ones on demand.
 """
 
 import os
@@ -17,29 +17,29 @@ from pathlib import Path
 from millrace.model.errors import ConflictError, CorruptError, MachineError, MillraceError
 
 PATIENCE = 60
-"""How many seconds a transaction waits for that of another process."""
+"""How many seconds a transaction waits for the transaction of another process."""
 
 PAGE = 8192
-"""Bytes of a page: a small append writes about four, a large one chains as many as it needs."""
+"""The page size in bytes: a small append writes about four pages, a large one as many as it needs."""
 
 _JOURNAL = 64 << 20
-"""How many bytes the journal of writes may take before the writer waits for readers to let go of it."""
+"""The size in bytes of the write-ahead log above which the writer waits for readers, to truncate it."""
 
 _OURS, _FORMAT = 0x4D696C6C, 2
 _TABLES = (
     "CREATE TABLE topics (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, partitions INTEGER NOT NULL,"
     " max_age INTEGER, max_bytes INTEGER, interceptors TEXT NOT NULL)",
-    # Offsets before the start are gone. The end is that of the last block, so that an append need not write it.
+    # Retention has removed the offsets before the start. The last block gives the end, so appends need not store it.
     "CREATE TABLE partitions (topic INTEGER, partition INTEGER, start INTEGER NOT NULL,"
     " PRIMARY KEY (topic, partition)) WITHOUT ROWID",
-    # What is asked of blocks is kept apart from what they hold, so that asking reads few pages.
+    # Metadata of blocks is stored apart from their content, so that looking it up reads few pages.
     "CREATE TABLE blocks (topic INTEGER, partition INTEGER, first INTEGER, records INTEGER NOT NULL,"
     " bytes INTEGER NOT NULL, latest INTEGER NOT NULL, begun INTEGER NOT NULL, ended INTEGER NOT NULL,"
     " content INTEGER NOT NULL, PRIMARY KEY (topic, partition, first)) WITHOUT ROWID",
     "CREATE TABLE contents (id INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, block BLOB NOT NULL)",
     "CREATE TABLE sequences (topic INTEGER, producer TEXT, sequence INTEGER, session TEXT NOT NULL,"
     " appended TEXT NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (topic, producer, sequence)) WITHOUT ROWID",
-    # A consumer group has several members if it reads a topic several times; each commits offsets of its own.
+    # A consumer group has several members if it reads a topic several times; each reports its own offsets.
     "CREATE TABLE consumers (topic INTEGER, consumer_group TEXT, member TEXT, offsets TEXT NOT NULL,"
     " PRIMARY KEY (topic, consumer_group, member)) WITHOUT ROWID",
 )
@@ -74,14 +74,14 @@ _TROUBLES: dict[int, tuple[type[MachineError | CorruptError | ConflictError], st
         "put a copy in its place, or save the rest: sqlite3 FILE .recover",
     ),
 }
-"""What an error of SQLite means, by its primary result code."""
+"""Error class, problem and advice for each primary result code of SQLite."""
 
 
 class Database:
-    """One file. It may be used by several threads, and by a child after a fork."""
+    """One database file. Threads may share it, and a child may use it after a fork."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, or make it. Refuses a file that is something else."""
+        """Open or create the file. Refuses a file that is not a log."""
         self.path = path
         self._idle: list[sqlite3.Connection] = []
         self._used = 0
@@ -100,7 +100,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """A connection; each statement sees the log as it was at one moment."""
+        """A connection; each statement reads a snapshot of its own."""
         with clear(self.path):
             connection = self._take()
             whole = False
@@ -115,7 +115,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """A connection that sees the log as it is at one moment, in all its statements."""
+        """A connection whose statements all read the same snapshot of the log."""
         with self.read() as connection:
             connection.execute("BEGIN")
             try:
@@ -126,8 +126,8 @@ class Database:
 
     @contextmanager
     def write(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """A transaction, the only one that writes; it is on the disk at the end, or has not been."""
-        # The connection is taken first: whoever waits for a turn then counts as using it, which a fork waits for.
+        """The only write transaction at a time, fsynced when it commits; without `durable`, a power cut may undo it."""
+        # Take the connection before the lock: a waiting writer then counts as using it, and a fork waits for all users.
         with self.read() as connection, self._writing:
             if not durable:
                 connection.execute("PRAGMA synchronous = NORMAL")
@@ -140,7 +140,7 @@ class Database:
                     connection.execute("ROLLBACK")
                 if not durable:
                     connection.execute("PRAGMA synchronous = FULL")
-            with suppress(OSError, sqlite3.Error):  # what was written is there, whatever comes of this
+            with suppress(OSError, sqlite3.Error):  # the transaction is committed, even if this fails
                 if os.stat(f"{self.path}-wal").st_size > _JOURNAL:
                     _empty_journal(connection)
 
@@ -150,13 +150,13 @@ class Database:
             _close(self._idle)
 
     def pause(self) -> None:
-        """Wait until no connection is in use, close all, and let none be opened until `go_on`."""
+        """Wait until no connection is in use, close all, and block new ones until `go_on`."""
         self._change.acquire()
         self._change.wait_for(lambda: not self._used)
         _close(self._idle)
 
     def go_on(self) -> None:
-        """Let connections be opened again."""
+        """Allow connections again."""
         self._change.release()
 
     def _take(self) -> sqlite3.Connection:
@@ -177,7 +177,7 @@ class Database:
 
 @contextmanager
 def clear(path: Path) -> Iterator[None]:
-    """Errors of the machine as errors that say what to do."""
+    """Translate errors of SQLite into errors with advice."""
     try:
         yield
     except sqlite3.Error as error:
@@ -189,15 +189,15 @@ def clear(path: Path) -> Iterator[None]:
 
 
 def _made(path: Path) -> sqlite3.Connection:
-    """A connection, after the tables were made if they were not there."""
+    """A connection; the tables are created if the file has none."""
     connection = _connect(path, "rwc")
     try:
-        connection.execute("BEGIN")  # or another process might make it between two questions
+        connection.execute("BEGIN")  # one snapshot for all checks: another process may be creating the tables
         there = _is_ours(connection, path)
         connection.execute("ROLLBACK")
         if not there:
             connection.execute(f"PRAGMA page_size = {PAGE}")
-            # Readers and the writer do not wait for each other then. SQLite itself is not patient about this change.
+            # With WAL, readers and the writer do not block each other. SQLite's busy timeout does not apply here.
             _patiently(connection, "PRAGMA journal_mode = WAL")
             connection.execute("BEGIN IMMEDIATE")
             if not _is_ours(connection, path):
@@ -213,7 +213,7 @@ def _made(path: Path) -> sqlite3.Connection:
 
 
 def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether it is a log; False if it is still empty. Refuses what is neither."""
+    """Whether the file is a log; False if it is empty. Refuses any other database."""
     (ours,) = connection.execute("PRAGMA application_id").fetchone()
     (format,) = connection.execute("PRAGMA user_version").fetchone()
     if ours == _OURS and format == _FORMAT:
@@ -229,7 +229,7 @@ def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 def _begin(connection: sqlite3.Connection) -> None:
-    """Begin to write, in turn with other processes. SQLite would try less and less often, and be overtaken for long."""
+    """Begin a write transaction. Retries at a fixed interval, as SQLite's own back-off starves long waiters."""
     connection.execute("PRAGMA busy_timeout = 0")
     try:
         _patiently(connection, "BEGIN IMMEDIATE")
@@ -238,7 +238,7 @@ def _begin(connection: sqlite3.Connection) -> None:
 
 
 def _empty_journal(connection: sqlite3.Connection) -> None:
-    """Begin the journal anew. Where someone is always reading SQLite would never do it, and it would grow for ever."""
+    """Truncate the write-ahead log. Under constant reads SQLite would never do so, and it would grow for ever."""
     connection.execute("PRAGMA busy_timeout = 1000")
     try:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -247,7 +247,7 @@ def _empty_journal(connection: sqlite3.Connection) -> None:
 
 
 def _patiently(connection: sqlite3.Connection, statement: str) -> None:
-    """Try until no other process is in the way."""
+    """Retry a statement until no other process holds the lock, for at most PATIENCE seconds."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -276,7 +276,7 @@ def _close(connections: list[sqlite3.Connection]) -> None:
 
 @cache
 def _forkable() -> "weakref.WeakSet[Database]":
-    """All databases of this process, which a fork is told to spare."""
+    """All databases of this process; fork handlers pause them before a fork and resume them after it."""
     databases: weakref.WeakSet[Database] = weakref.WeakSet()
     paused: list[Database] = []
 

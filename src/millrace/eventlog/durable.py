@@ -1,15 +1,15 @@
-"""Files that survive."""
+"""Atomic, fsynced file writes."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 PART = ".part"
-"""How the name of a file ends that is not whole."""
+"""The suffix of files that are still being written."""
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Make a file that is either not there or whole, and that stays."""
+    """Write a file atomically: write a temporary file, fsync it, rename it, and fsync the folder."""
     beside = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
         write(beside)
@@ -22,13 +22,13 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove what writers that were killed left behind."""
+    """Remove the temporary files of writers that were killed."""
     for path in folder.glob(f".*{PART}"):
         path.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
-    """Make sure that a file, or what a folder lists, is on the disk."""
+    """Fsync a file or a folder."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)

@@ -1,9 +1,9 @@
-"""Interceptors: what is done to the records of a topic before they are kept.
+"""Interceptors change or filter the records of a topic before they are stored.
 
     create("plays", interceptors=[drop("ip"), rename(ts="at"), add(region="eu"), keep("ms >= 30000", "ms BIGINT")])
 
-They look at values that are JSON objects, and at the outermost fields only. Any other value passes as it is: the
-pipeline that reads it sets it aside.
+They apply to values that are JSON objects, and to their top-level fields only. Any other value is stored unchanged: it
+becomes a dead letter of the pipeline that reads it.
 """
 
 import json
@@ -23,13 +23,13 @@ from millrace.model.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Gives each record fields with constant values, in place of those it has."""
+    """Sets fields of each record to constants; a field that the record has already is overwritten."""
 
     fields: tuple[tuple[str, str], ...]
     """Names, and values as JSON."""
 
     def edits(self, found: Fields) -> list[Edits]:
-        """What to change."""
+        """The edits that this interceptor makes."""
         edits = []
         filled = found.having(np.ones(len(found.key), np.bool_)) & (found.comma < 0)
         for name, value in self.fields:
@@ -48,12 +48,12 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Takes fields away from each record."""
+    """Removes fields from each record."""
 
     names: tuple[str, ...]
 
     def edits(self, found: Fields) -> list[Edits]:
-        """What to change."""
+        """The edits that this interceptor makes."""
         return without(found, _any_named(found, self.names))
 
     def __str__(self) -> str:
@@ -62,12 +62,12 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """Gives fields of each record other names, all at once. One that has the new name already goes."""
+    """Renames fields of each record, all at once. A field that already has the new name is removed."""
 
     names: tuple[tuple[str, str], ...]
 
     def edits(self, found: Fields) -> list[Edits]:
-        """What to change."""
+        """The edits that this interceptor makes."""
         renamed = _any_named(found, [old for old, _ in self.names])
         edits, dropped = [], np.zeros(len(renamed), np.bool_)
         for old, new in self.names:
@@ -82,21 +82,21 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Leaves out the records for which a condition does not hold.
+    """Drops the records for which a condition does not hold.
 
-    Fields are read as a pipeline reads them: one that is missing or null is NULL, and a condition that is NULL does not
-    hold. A record with a field that does not fit its type stays: the pipeline sets it aside.
+    Fields are decoded as in a pipeline: a missing or null field is NULL, and a condition that is NULL does not hold. A
+    record with a field that does not fit its type is stored: it becomes a dead letter of the pipeline.
     """
 
     condition: str
     schema: str
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be computed."""
+        """Refuse a condition that cannot be computed."""
         statement(self.condition, self.schema)
 
     def kept(self, objects: pa.Array) -> Bools:
-        """Which of these records stay; all are JSON objects."""
+        """Flags the JSON objects to store."""
         return holds(statement(self.condition, self.schema), objects)
 
     def __str__(self) -> str:
@@ -104,14 +104,14 @@ class Keep:
 
 
 _NEAR = 200_000
-"""How many bytes of records are edited together."""
+"""About how many bytes of records are edited at a time."""
 
 Interceptor: TypeAlias = Add | Drop | Rename | Keep
 INTERCEPTORS = (Add, Drop, Rename, Keep)
 
 
 def add(**fields: Any) -> Add:
-    """Give each record these fields. Values are anything that JSON has."""
+    """Set these fields in each record, to any values that JSON can hold."""
     try:
         return Add(tuple((_name(name), _json(value)) for name, value in _some(fields, "add").items()))
     except (TypeError, ValueError) as error:
@@ -119,12 +119,12 @@ def add(**fields: Any) -> Add:
 
 
 def drop(*names: str) -> Drop:
-    """Take these fields away."""
+    """Remove these fields from each record."""
     return Drop(tuple(_name(name) for name in _some(names, "drop")))
 
 
 def rename(**names: str) -> Rename:
-    """Give fields other names: `rename(old="new")`."""
+    """Rename fields: `rename(old="new")`."""
     pairs = tuple((_name(old), _name(new)) for old, new in _some(names, "rename").items())
     if len({new for _, new in pairs}) < len(pairs):
         raise refuse(f"rename() gives two fields one name: {', '.join(new for _, new in pairs)}")
@@ -137,7 +137,7 @@ def keep(condition: str, schema: str | Schema) -> Keep:
 
 
 def intercept(interceptors: Sequence[Interceptor], records: pa.Table) -> pa.Table:
-    """The records after what is done to them, in turn."""
+    """The records after all interceptors, applied in order."""
     if not interceptors or not len(records):
         return records
     values = records["value"].chunk(0)
@@ -191,7 +191,7 @@ def _any_named(found: Fields, names: Iterable[str]) -> Bools:
 
 
 def _edited(interceptor: Add | Drop | Rename, objects: pa.Array) -> pa.Array:
-    """The records after an edit, piece by piece, as a piece fits into the memory nearest to the core."""
+    """The edited records. Edits run on pieces that fit into the CPU cache."""
     step = max(1, len(objects) * _NEAR // max(1, objects.nbytes))
     parts = []
     for start in range(0, len(objects), step):

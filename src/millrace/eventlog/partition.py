@@ -1,7 +1,8 @@
-"""Which partition a record goes to.
+"""Assignment of records to partitions.
 
-Records with a key go by its hash, so that those of one key stay in order. It is the hash of Kafka's own producer, in
-columns: a key has the same partition there. Records without a key go to the partitions that hold the fewest.
+The hash of a key selects the partition, so that records of one key stay in order. It is the hash of Kafka's Java
+producer, computed by column: a key has the same partition in Kafka. Records without a key go to the partitions with
+the lowest end offsets.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,10 +15,10 @@ import pyarrow as pa
 from millrace.formats.texts import offsets_of
 
 SPREAD = 1_000
-"""An append without keys goes to one more partition for so many records."""
+"""An append without keys uses one partition per this many records."""
 
 _LONGEST = 1024
-"""How many bytes of a key are hashed; a longer one has the partition of its beginning."""
+"""Only this many bytes of a key are hashed; a longer key has the partition of its prefix."""
 
 _SEED, _M = np.uint32(0x9747B28C), np.uint32(0x5BD1E995)
 
@@ -25,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def spread(records: pa.Table, partitions: int, ends: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
-    """Records by partition, each in the order they came in. `ends` says how far each partition has come."""
+    """Records by partition, in their given order. `ends` are the end offsets of the partitions."""
     keys = records["key"].combine_chunks()
     if partitions == 1:
         yield 0, records
@@ -50,7 +51,7 @@ def partitions_of(keys: pa.Array, partitions: int) -> Ints:
 
 
 def murmur2(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """MurmurHash2 as Kafka has it: four bytes of every key at a time, as many times as the longest needs."""
+    """MurmurHash2 as in Kafka, vectorized: each step hashes four bytes of every key that is long enough."""
     ends = offsets_of(keys).astype(np.int64)
     starts, lengths = ends[:-1], np.minimum(np.diff(ends), _LONGEST)
     data = keys.buffers()[2]
@@ -73,7 +74,7 @@ def murmur2(keys: pa.Array) -> npt.NDArray[np.uint32]:
 
 
 def _evenly(count: int, ends: Sequence[int]) -> Ints:
-    """In runs, over as many partitions as is worth it, beginning with those that hold the fewest."""
+    """Assign records in contiguous runs, one per SPREAD records at most, to the partitions with the lowest ends."""
     many = min(len(ends), max(1, count // SPREAD))
     fewest = np.argsort(np.array(ends), kind="stable")[:many]
     bounds = np.linspace(0, count, many + 1).astype(np.int64)

@@ -1,10 +1,11 @@
-"""A producer: records given one by one, appended to a topic many at a time.
+"""A producer: takes records one by one and appends them to a topic in batches.
 
     with Producer(".millrace/log.db", "plays") as plays:
         plays.send({"track": "Hey", "ms": 180_000}, key="ann")
 
-What was sent is on the disk when `flush` returns, or the `with` ends; before that it is at most `linger` old, unless an
-append fails. Then the next `send` or `flush` raises why, and what was sent stays, to be appended by the one after.
+When `flush` returns or the `with` block ends, all records sent are on the disk. Between flushes a record waits at most
+`linger`, unless an append fails: then the next `send` raises the error, the records stay queued, and later appends
+retry them. `flush` retries at once, and raises if that fails.
 """
 
 import atexit
@@ -25,7 +26,7 @@ from millrace.model.duration import SECOND, Duration, parse_duration, to_instant
 from millrace.model.errors import MillraceError, refuse, shown
 
 Value: TypeAlias = Mapping[str, Any] | str | bytes | None
-"""An object that becomes JSON, or what is kept as it is. None is a tombstone."""
+"""An object that is encoded as JSON, or text or bytes stored unchanged. None is a tombstone."""
 
 _ENCODER = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=lambda value: _text(value)
@@ -36,7 +37,7 @@ Pairs: TypeAlias = list[tuple[str, bytes | None]]
 
 @dataclass(slots=True)
 class ProducerBatch:
-    """Records that are appended together, in columns."""
+    """Records that are appended together, by column."""
 
     values: list[bytes | None] = field(default_factory=list)
     keys: list[bytes | str | None] = field(default_factory=list)
@@ -55,17 +56,17 @@ class ProducerBatch:
 
 
 class Producer:
-    """Sends to one topic. Threads may share it.
+    """Appends to one topic. Threads may share it.
 
-    With an id the log counts what was kept under it: an append that had to be tried again is there once, and a program
-    that starts again finds in `kept` how many of its records are there, so it can go on after them. An id is for
-    one producer at a time.
+    With an id, appends are idempotent: the log stores a retried append once. A program that restarts with the same id
+    reads from `kept` how many of its records are stored, and continues after them. Only one producer at a time may use
+    an id.
     """
 
     def __init__(
         self, log: Log | str | Path, topic: str, id: str | None = None, linger: Duration = "50ms", batch: int = 10_000
     ) -> None:
-        """Refuses a topic that is not there."""
+        """Refuses an unknown topic."""
         if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
             raise refuse(f"batch= is how many records are appended together, not {shown(batch)}")
         self._given = isinstance(log, Log)
@@ -76,7 +77,7 @@ class Producer:
         self._kept = 0 if id is None else self._log.last(topic, id) or 0
         self._open = ProducerBatch()
         self._tried: ProducerBatch | None = None
-        """The batch whose append failed: it is tried again as it was."""
+        """The batch whose append failed; it is retried unchanged."""
         self._error: Exception | None = None
         self._closed = False
         self._change = threading.Condition()
@@ -89,12 +90,12 @@ class Producer:
         if kind is None:
             self.close()
             return
-        with suppress(MillraceError):  # what went wrong first is what to tell
+        with suppress(MillraceError):  # the first error is the one to raise
             self.close()
 
     @property
     def kept(self) -> int:
-        """How many records are on the disk: under this id, or of this producer if it has none."""
+        """How many records are on the disk: all under this id, or those of this producer if it has no id."""
         return self._kept
 
     def send(
@@ -104,7 +105,7 @@ class Producer:
         timestamp: datetime | int | None = None,
         headers: Headers | None = None,
     ) -> None:
-        """Take a record. One that is refused, or for which this raises, is not taken."""
+        """Queue a record. If this raises, the record is not queued."""
         record = _value(value), _key(key), _timestamp(timestamp), _headers(headers)
         with self._change:
             if self._closed:
@@ -117,14 +118,14 @@ class Producer:
                 self._wake()
 
     def flush(self) -> None:
-        """Return when all that was sent is on the disk. Raises MillraceError if it cannot be."""
+        """Append all queued records; returns when they are on the disk. Raises MillraceError if the append fails."""
         with self._change:
-            self._error = None  # it is tried again here, and raised again if need be
+            self._error = None  # this call retries the append, and raises again if that fails
             self._change.notify_all()
             self._append()
 
     def close(self) -> None:
-        """Flush, and stop."""
+        """Flush, then stop the background thread."""
         atexit.unregister(self.close)
         try:
             self.flush()
@@ -138,7 +139,7 @@ class Producer:
                 self._log.close()
 
     def _append(self) -> None:
-        """Append what waits; what fails stays, with the number that it was tried with."""
+        """Append queued records; a batch that fails is kept and retried with the same sequence number."""
         while batch := self._tried or self._open:
             if self._tried is None:
                 self._tried, self._open = batch, ProducerBatch()
@@ -156,11 +157,11 @@ class Producer:
             raise error
 
     def _wake(self) -> None:
-        """Have what was sent appended when it has waited for long enough."""
+        """Let the background thread append the queued records after `linger`."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"producer of {self._topic}", daemon=True)
             self._thread.start()
-            atexit.register(self.close)  # a program that ends without it has sent what it sent all the same
+            atexit.register(self.close)  # flushes if the program ends without closing the producer
         self._change.notify_all()
 
     def _run(self) -> None:
@@ -172,7 +173,7 @@ class Producer:
                     return
                 try:
                     self._append()
-                except Exception as error:  # it is raised where the user is
+                except Exception as error:  # `send` raises it in the user's thread
                     self._error = error
                     self._change.wait_for(lambda: self._error is None or self._closed)
 

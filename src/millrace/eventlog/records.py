@@ -1,4 +1,4 @@
-"""Records in columns, as the log keeps them and as Kafka has them: key, value, timestamp, headers."""
+"""Records by column, with the fields of a Kafka record: key, value, timestamp, headers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -14,7 +14,7 @@ TIMESTAMP = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("timestamp", TIMESTAMP), ("headers", HEADERS)])
 
 MOST = 512 << 20
-"""How many bytes one append may hold."""
+"""The maximum size of one append in bytes."""
 
 Texts: TypeAlias = pa.Array | pa.ChunkedArray | Sequence[bytes | str | None]
 """A column of bytes or text: an Arrow array, or a list."""
@@ -30,9 +30,9 @@ def records_of(
     headers: pa.Array | pa.ChunkedArray | Sequence[Headers | None] | None,
     now: int,
 ) -> pa.Table:
-    """What was given to be appended, as one table in one piece. Refuses what cannot be records.
+    """The arguments of an append as one table in one chunk. Refuses arguments that are not records.
 
-    A timestamp is a datetime or microseconds; one that is missing is now.
+    A timestamp is a datetime or microseconds; a missing one becomes `now`.
     """
     value = _binary(values, "value")
     count = len(value)
@@ -49,7 +49,7 @@ def records_of(
 
 
 def _binary(values: Any, what: str) -> pa.Array:
-    """A column of bytes, however it was given."""
+    """A column of bytes, from a list or an Arrow array."""
     try:
         return _cast(values, pa.binary()) if isinstance(values, pa.Array | pa.ChunkedArray) else _listed(values, what)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
@@ -83,7 +83,7 @@ def _headers(given: Any) -> pa.Array:
 
 
 def _cast(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
-    """In one piece, of one type."""
+    """The column as one chunk of the given type."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if isinstance(column, pa.ChunkedArray):  # an older pyarrow, or more than fits into one array

@@ -1,4 +1,4 @@
-"""Retention: which blocks of a topic have been kept long enough."""
+"""Retention: selects the blocks of a topic to remove."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from itertools import groupby
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What is known of a block without reading it."""
+    """The metadata of a block."""
 
     partition: int
     first: int
@@ -18,22 +18,22 @@ class Block:
     begun: int
     """When the first of its records was appended."""
     ended: int
-    """When the last was."""
+    """When the last of its records was appended."""
     content: int
-    """Where what it holds is."""
+    """The id of its content."""
 
     @property
     def end(self) -> int:
-        """The offset after its last."""
+        """The offset after its last record."""
         return self.first + self.records
 
 
 def stale(blocks: Sequence[Block], max_age: int | None, max_bytes: int | None, now: int) -> list[Block]:
-    """The blocks to remove; `blocks` are all of a topic, by partition and offset.
+    """The blocks to remove; `blocks` are all blocks of a topic, by partition and offset.
 
-    A block goes when all its records were appended more than `max_age` ago, whatever their timestamps say. Then the
-    oldest go until the topic holds at most `max_bytes`, but never the last block of a partition, which may be new. A
-    partition loses its beginning only, even if the clock was turned back.
+    A block expires when all its records were appended more than `max_age` ago; their timestamps do not matter. Then the
+    oldest blocks expire until the topic holds at most `max_bytes`, but never the last block of a partition, which may
+    be new. Blocks are removed from the start of a partition only, even if the clock was turned back.
     """
     old: list[Block] = []
     rest: list[tuple[int, Block]] = []
@@ -54,7 +54,7 @@ def stale(blocks: Sequence[Block], max_age: int | None, max_bytes: int | None, n
 
 
 def _by_age(partition: Sequence[Block]) -> list[tuple[int, Block]]:
-    """Blocks with when they ended, none before the one that it follows."""
+    """Blocks with the time of their last append, made non-decreasing in case the clock was turned back."""
     ended, aged = 0, []
     for block in partition:
         ended = max(ended, block.ended)

@@ -1,4 +1,4 @@
-"""What producers have appended of late, so that an append that is repeated adds nothing."""
+"""The recent appends of producers, which make a repeated append idempotent."""
 
 import json
 import sqlite3
@@ -9,17 +9,17 @@ from millrace.model.duration import SECOND
 from millrace.model.errors import ConflictError
 
 REMEMBERED = 16
-"""How many appends of a producer are remembered."""
+"""How many recent appends are stored for each producer."""
 
 FORGOTTEN = 30 * 86_400 * SECOND
-"""A producer is forgotten so long after its last append."""
+"""Appends are forgotten after this many microseconds."""
 
 _OF = "topic = ? AND producer = ?"
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Records of an append, one after the other in a partition."""
+    """The offset range of an append in one partition."""
 
     partition: int
     first: int
@@ -28,7 +28,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class SequenceMark:
-    """Which append this is. One of another session is another, whatever its number."""
+    """The identity of an append. Appends of different sessions differ, even with the same sequence number."""
 
     producer: str
     sequence: int
@@ -36,13 +36,16 @@ class SequenceMark:
 
 
 def last(connection: sqlite3.Connection, topic: int, producer: str) -> int | None:
-    """The last sequence number of a producer; None if it is not known."""
+    """The last sequence number of a producer; None if none is stored."""
     (sequence,) = connection.execute(f"SELECT max(sequence) FROM sequences WHERE {_OF}", (topic, producer)).fetchone()
     return None if sequence is None else int(sequence)
 
 
 def before(connection: sqlite3.Connection, topic: int, mark: SequenceMark) -> list[Appended] | None:
-    """What the same append has added already; None if it is new. Refuses one that can be neither."""
+    """The offset ranges of the same append if it is stored; None if it is new.
+
+    Refuses a number below the last one that is no longer stored, and a number that another session used.
+    """
     row = connection.execute(
         f"SELECT session, appended FROM sequences WHERE {_OF} AND sequence = ?", (topic, mark.producer, mark.sequence)
     ).fetchone()
@@ -66,7 +69,7 @@ def before(connection: sqlite3.Connection, topic: int, mark: SequenceMark) -> li
 def remember(
     connection: sqlite3.Connection, topic: int, mark: SequenceMark, appended: Sequence[Appended], now: int
 ) -> None:
-    """Note an append, and forget the oldest of that producer."""
+    """Store an append, and delete the oldest of its producer beyond REMEMBERED."""
     connection.execute(
         "INSERT INTO sequences VALUES (?, ?, ?, ?, ?, ?)",
         (topic, mark.producer, mark.sequence, mark.session, json.dumps([astuple(each) for each in appended]), now),
@@ -79,10 +82,10 @@ def remember(
 
 
 def any_silent(connection: sqlite3.Connection, now: int) -> bool:
-    """Whether there may be something to forget."""
+    """Whether `forget` would delete anything."""
     return connection.execute("SELECT 1 FROM sequences WHERE at < ? LIMIT 1", (now - FORGOTTEN,)).fetchone() is not None
 
 
 def forget(connection: sqlite3.Connection, now: int) -> None:
-    """Forget producers that have long been silent."""
+    """Delete appends that are older than FORGOTTEN."""
     connection.execute("DELETE FROM sequences WHERE at < ?", (now - FORGOTTEN,))

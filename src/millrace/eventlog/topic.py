@@ -1,4 +1,4 @@
-"""A topic: its name, its partitions, how long it keeps records, and what is done to them as they come in."""
+"""A topic: its name, partitions, retention and interceptors."""
 
 import re
 import sqlite3
@@ -16,7 +16,7 @@ _COLUMNS = "name, partitions, max_age, max_bytes, interceptors"
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Ages are microseconds since a record was appended; bytes are those of records before they are compressed."""
+    """A topic. Ages are microseconds since a record was appended; bytes are sizes before compression."""
 
     name: str
     partitions: int = 1
@@ -25,7 +25,7 @@ class Topic:
     interceptors: tuple[Interceptor, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be a topic."""
+        """Refuse invalid names, limits and interceptors."""
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name) or self.name in (".", ".."):
             raise refuse(f"a topic is named by up to 200 letters, digits, '.', '_' and '-', not {shown(self.name)}")
         if not _is_whole(self.partitions) or not 1 <= self.partitions <= _MOST_PARTITIONS:
@@ -45,12 +45,12 @@ class Topic:
 
 
 def age(given: int | Duration | None) -> int | None:
-    """Microseconds, of microseconds or of a duration."""
+    """An age in microseconds, from microseconds or a duration."""
     return given if given is None or isinstance(given, int) else parse_positive(given, "max_age")
 
 
 def insert_topic(connection: sqlite3.Connection, topic: Topic) -> None:
-    """Make a topic. Refuses one that is there."""
+    """Create a topic. Refuses a name that exists."""
     if connection.execute("SELECT 1 FROM topics WHERE name = ?", (topic.name,)).fetchone():
         raise ConflictError(f"topic {topic.name!r} is there already", "choose another name, or remove it first")
     made = connection.execute(f"INSERT INTO topics ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)", _row(topic)).lastrowid
@@ -59,12 +59,12 @@ def insert_topic(connection: sqlite3.Connection, topic: Topic) -> None:
 
 
 def update_topic(connection: sqlite3.Connection, id: int, topic: Topic) -> None:
-    """Change a topic."""
+    """Update the settings of a topic."""
     connection.execute(f"UPDATE topics SET ({_COLUMNS}) = (?, ?, ?, ?, ?) WHERE id = ?", (*_row(topic), id))
 
 
 def delete_topic(connection: sqlite3.Connection, id: int) -> None:
-    """Remove a topic and all that it holds."""
+    """Delete a topic with its records, producer sequences and consumer offsets."""
     connection.execute("DELETE FROM contents WHERE id IN (SELECT content FROM blocks WHERE topic = ?)", (id,))
     for table in ("blocks", "partitions", "sequences", "consumers"):
         connection.execute(f"DELETE FROM {table} WHERE topic = ?", (id,))
@@ -77,7 +77,7 @@ def all_topics(connection: sqlite3.Connection) -> list[Topic]:
 
 
 def find_topic(connection: sqlite3.Connection, name: str) -> tuple[int, Topic]:
-    """A topic and its id, which is never that of another. Raises MillraceError if it is not there."""
+    """A topic and its id; ids are never reused. Raises MillraceError if the topic does not exist."""
     row = connection.execute(f"SELECT id, {_COLUMNS} FROM topics WHERE name = ?", (name,)).fetchone()
     if row is None:
         known = [each.name for each in all_topics(connection)]

@@ -5,9 +5,9 @@
     log.append("plays", [b'{"track": "Hey"}'], keys=[b"ann"])
     log.read("plays", 0, 0, log.ends("plays")[0])
 
-What is true: an append that returned is on the disk; it is there whole or not at all; the offsets of a partition have
-no gaps, from its start to its end; only retention moves the start, and the end only grows. Any number of processes may
-append and read at once.
+Guarantees: an append is durable when it returns, and atomic; the offsets of a partition have no gaps between its start
+and its end; only retention moves the start, and the end only grows. Any number of processes may append and read
+concurrently.
 """
 
 import json
@@ -40,15 +40,15 @@ _RETAIN_EVERY = 5 * SECOND
 
 
 def now() -> int:
-    """Microseconds since 1970, by the clock of the machine."""
+    """Microseconds since 1970, from the system clock."""
     return time.time_ns() // 1000
 
 
 class Log:
-    """A log in a file. Threads may share it; it can be pickled, and used after a fork."""
+    """A log in a file. Threads may share it; it can be pickled and used after a fork."""
 
     def __init__(self, path: str | Path, clock: Callable[[], int] = now) -> None:
-        """Open it, or make it with its folder. Raises MillraceError if neither can be done."""
+        """Open the log, or create it and its folder. Raises MillraceError if that fails."""
         self.path = Path(path).absolute()
         self._clock = clock
         self._database = Database(self.path)
@@ -67,7 +67,7 @@ class Log:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; it is opened again when needed."""
+        """Close idle connections; later calls open new ones."""
         self._database.close()
 
     def create(
@@ -78,7 +78,7 @@ class Log:
         max_bytes: int | None = None,
         interceptors: Iterable[Interceptor] = (),
     ) -> Topic:
-        """Make a topic. Refuses one that is there. An age is microseconds or a duration such as "7d"."""
+        """Create a topic. Refuses a name that exists. An age is microseconds or a duration such as "7d"."""
         made = Topic(name, partitions, age(max_age), max_bytes, tuple(interceptors))
         with self._database.write() as connection:
             insert_topic(connection, made)
@@ -92,7 +92,7 @@ class Log:
         max_bytes: int | EllipsisType | None = ...,
         interceptors: Iterable[Interceptor] | EllipsisType = ...,
     ) -> Topic:
-        """Change what is given of a topic. Records that are there stay as they are, until retention finds them."""
+        """Change the given settings of a topic. Interceptors do not apply to stored records; retention does."""
         changes: dict[str, Any] = {
             **({} if max_age is ... else {"max_age": age(max_age)}),
             **({} if max_bytes is ... else {"max_bytes": max_bytes}),
@@ -105,7 +105,7 @@ class Log:
         return changed
 
     def remove(self, name: str) -> None:
-        """Remove a topic and all that it holds. The file keeps its size; what comes next takes the room."""
+        """Delete a topic and its records. The file keeps its size; later appends reuse the space."""
         with self._database.write() as connection:
             delete_topic(connection, find_topic(connection, name)[0])
 
@@ -115,12 +115,12 @@ class Log:
             return all_topics(connection)
 
     def topic(self, name: str) -> Topic:
-        """A topic by its name. Raises MillraceError with those that are known."""
+        """A topic by its name. Raises MillraceError, which lists the known topics, if there is none."""
         with self._database.read() as connection:
             return find_topic(connection, name)[1]
 
     def id_of(self, name: str) -> int:
-        """A number that no other topic of the log has or had, also none of the same name."""
+        """The id of a topic; no other topic of the log has or had it, not even an earlier one of the same name."""
         with self._database.read() as connection:
             return find_topic(connection, name)[0]
 
@@ -135,12 +135,12 @@ class Log:
         sequence: int | None = None,
         session: str = "",
     ) -> list[Appended]:
-        """Append records, and return where they are when they are on the disk: all of them, or none.
+        """Append records atomically; returns their offset ranges when they are on the disk.
 
-        A value may be NULL, which Kafka calls a tombstone. Records of one key stay in order, in one partition; what the
-        topic's interceptors leave out is not there. With a producer and a sequence number, which must grow, the same
-        append again adds nothing, and returns what it first returned. A session tells two apart that use one producer's
-        name by mistake: the number of another's append is refused.
+        A value may be NULL, a tombstone in Kafka. Records of one key stay in order, in one partition; records that the
+        topic's interceptors drop are not stored. With a producer and an increasing sequence number the append is
+        idempotent: a repeated one adds nothing and returns the first result. A session detects two producers that share
+        a name by mistake: a sequence number that another session used is refused.
         """
         if (producer is None) != (sequence is None):
             raise refuse("an append that may be repeated needs both producer= and sequence=")
@@ -163,25 +163,25 @@ class Log:
                 sequences.remember(connection, id, mark, appended, clock)
         if clock - self._retained >= _RETAIN_EVERY:
             self._retained = clock
-            with suppress(MillraceError):  # the records are kept, whatever comes of this
+            with suppress(MillraceError):  # the append is committed, even if retention fails
                 self.retain()
         return appended
 
     def last(self, topic: str, producer: str) -> int | None:
-        """The last sequence number of a producer; None if it has not appended, or long ago."""
+        """The last sequence number of a producer; None if it never appended, or if its appends are forgotten by now."""
         with self._database.read() as connection:
             return sequences.last(connection, find_topic(connection, topic)[0], producer)
 
     def starts(self, topic: str) -> list[int]:
-        """The first offset that is kept, of each partition."""
+        """The first stored offset of each partition."""
         return [start for start, _ in self._bounds(topic)]
 
     def ends(self, topic: str) -> list[int]:
-        """The offset that comes next, of each partition."""
+        """The next offset of each partition."""
         return [end for _, end in self._bounds(topic)]
 
     def at_time(self, topic: str, instant: int) -> list[int]:
-        """The first offset of each partition whose timestamp is not before an instant; its end if there is none."""
+        """The first offset of each partition with a timestamp at or after an instant; its end if there is none."""
         offsets = []
         with self._database.snapshot() as connection:
             id, _ = find_topic(connection, topic)
@@ -194,14 +194,14 @@ class Log:
         return offsets
 
     def sizes(self, topic: str, partition: int, start: int, end: int) -> list[tuple[int, int, int]]:
-        """The blocks that hold some of these offsets: first offset, records, bytes. They are not read."""
+        """The blocks that overlap an offset range: first offset, number of records, bytes. Reads metadata only."""
         with self._database.read() as connection:
             return blocks.sizes(connection, find_topic(connection, topic)[0], partition, start, end)
 
     def read(self, topic: str, partition: int, start: int, end: int) -> pa.Table:
-        """The records from one offset to before another: key, value, offset, timestamp, headers, each in one piece.
+        """The records from `start` to before `end`: key, value, offset, timestamp, headers, each column in one chunk.
 
-        Raises MillraceError if some of them are gone, or not there yet.
+        Raises NotFoundError if retention removed some of them, or if they are beyond the end.
         """
         with self._database.snapshot() as connection:
             id, about = find_topic(connection, topic)
@@ -217,9 +217,9 @@ class Log:
         return records.add_column(2, "offset", pa.array(np.arange(start, end)))
 
     def retain(self) -> dict[str, int]:
-        """Remove whole blocks that are too old or too many. Returns how many records of which topics that were.
+        """Apply retention to all topics, in whole blocks. Returns the number of removed records by topic.
 
-        `append` does this by itself now and then.
+        `append` does this every few seconds.
         """
         removed: dict[str, int] = {}
         for topic in self.topics():
@@ -233,7 +233,7 @@ class Log:
         return removed
 
     def report(self, group: str, topic: str, offsets: Sequence[int], member: str = "") -> None:
-        """Store the offsets that a consumer group reads next, one for each partition. A power cut may undo it.
+        """Store the next offsets of a consumer group, one for each partition. A power cut may undo it.
 
         A group that reads a topic several times reports as several members.
         """
@@ -245,7 +245,7 @@ class Log:
             connection.execute("INSERT OR REPLACE INTO consumers VALUES (?, ?, ?, ?)", row)
 
     def forget(self, group: str) -> None:
-        """Remove the offsets of a consumer group, so that no producer waits for it. A group that runs reports again."""
+        """Remove the offsets of a consumer group, so that no producer waits for it. A running group reports again."""
         with self._database.write() as connection:
             rows = connection.execute("SELECT DISTINCT consumer_group FROM consumers ORDER BY 1").fetchall()
             known = [name for (name,) in rows]
@@ -254,7 +254,7 @@ class Log:
             connection.execute("DELETE FROM consumers WHERE consumer_group = ?", (group,))
 
     def lag(self, topic: str) -> dict[str, int]:
-        """How many of the records that are kept each consumer group has yet to read: its slowest member counts."""
+        """The lag of each consumer group, in stored records: that of its slowest member."""
         with self._database.snapshot() as connection:
             id, _ = find_topic(connection, topic)
             asked = "SELECT consumer_group, offsets FROM consumers WHERE topic = ? ORDER BY consumer_group"
@@ -271,7 +271,7 @@ class Log:
             return blocks.bounds(connection, find_topic(connection, topic)[0])
 
     def _expire(self, topic: str) -> int:
-        """Remove some blocks that are too old or too many; whether there are any is asked before writing."""
+        """Remove some expired blocks; a read checks for them first, to avoid needless write transactions."""
         with self._database.snapshot() as connection:
             id, about = find_topic(connection, topic)
             if not blocks.expired(connection, id, about, self._clock()):
@@ -286,13 +286,13 @@ class Log:
 def _decoded(
     connection: sqlite3.Connection, id: int, topic: str, partition: int, start: int, end: int
 ) -> list[tuple[int, pa.Table]]:
-    """The blocks that hold some of these offsets: first offset, records."""
+    """The decoded blocks that overlap an offset range: first offset, records."""
     found = blocks.contents(connection, id, partition, start, end)
     return [(first, decode(block, check, f"{topic}/{partition}, offset {first}")) for first, block, check in found]
 
 
 def _check_bounds(where: str, start: int, end: int, kept: tuple[int, int]) -> None:
-    """Refuse offsets that are gone or not there yet."""
+    """Refuse offsets that retention removed or that are beyond the end."""
     if start >= end:
         return
     if start < kept[0]:

@@ -1,1 +1,1 @@
-"""Running pipelines as the command line does: from a file, into a store, shown to a person."""
+"""Runs pipelines for the command line and for Python: loads them, runs them on Spark, and displays the progress."""

@@ -1,4 +1,4 @@
-"""The Yahoo benchmark on the whole path: files to the log, the log through Spark to a view."""
+"""The Yahoo benchmark end to end: files into the log, and the log through Spark into a view."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ _FILE = 200_000
 
 
 def measure(rows: int, store: str | None, master: str) -> Iterator[str]:
-    """What was measured, a line each."""
+    """Run the benchmark; yields each measurement as a line."""
     with TemporaryDirectory(prefix="millrace-bench-") as name:
         folder = Path(name)
         files = max(1, rows // _FILE)

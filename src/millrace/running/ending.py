@@ -1,4 +1,4 @@
-"""Being told to end: by Ctrl-C, by a service manager, or by a terminal that is closed."""
+"""Signals that end a run: from Ctrl-C, a service manager, or a terminal that is closed."""
 
 import os
 import signal
@@ -8,18 +8,18 @@ from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOW_CURSOR = b"\x1b[?25h"
-"""What a terminal is sent, as a table that changes hides the cursor."""
+"""The escape sequence that shows the cursor, which a live table hides."""
 
 
 @contextmanager
 def told_to_end() -> Iterator[list[int]]:
-    """A list that is empty until a signal says to end; what is under way may then be brought to its end.
+    """A list that is empty until a signal arrives; the caller may then finish its work.
 
-    A second signal ends the process at once. What it started ends with it.
+    A second signal ends the process at once, and its child processes with it.
     """
     told: list[int] = []
     terminals = [stream for stream in (1, 2) if os.isatty(stream)]
-    own = os.dup(2)  # as what is 2 may be another file for a while
+    own = os.dup(2)  # file descriptor 2 may be redirected for a while
 
     def end(number: int, frame: FrameType | None) -> None:
         if told:
@@ -28,11 +28,11 @@ def told_to_end() -> Iterator[list[int]]:
                 os.write(own, shown + b"ended at once: what was under way is done again the next time\n")
             os._exit(128 + number)
         told.append(number)
-        if number == signal.SIGHUP:  # there is no terminal any more, and to write to it would fail
+        if number == signal.SIGHUP:  # the terminal is gone, and writes to it would fail
             for stream in terminals:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
-    # One that was ignored from the start, as with nohup, stays so.
+    # A signal that was ignored from the start, as with nohup, stays ignored.
     heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, end) for number in heeded}
     try:

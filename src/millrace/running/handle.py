@@ -1,4 +1,4 @@
-"""A pipeline that runs in this process, as Python code and notebooks hold it."""
+"""The handle of a pipeline that runs in this process, for Python code and notebooks."""
 
 import logging
 import signal
@@ -20,7 +20,7 @@ from millrace.spark.progress import BatchProgress
 PATIENCE = 30.0
 """How many seconds `stop` gives the micro-batch under way to be committed."""
 _END = 20.0
-"""How many seconds more the end may take, once the work was told to stop."""
+"""How many more seconds the run may take to end after the work was told to stop."""
 _LOGGER = logging.getLogger("millrace")
 
 
@@ -43,7 +43,7 @@ class Run:
     """
 
     def __init__(self, pipeline: str, behind: Callable[[], int | None] = lambda: None) -> None:
-        """Nothing runs yet. `behind` counts the records that are yet to be read."""
+        """Nothing runs yet. `behind` returns the lag in records."""
         self.pipeline = pipeline
         """The name of the pipeline."""
         self._behind = behind
@@ -137,7 +137,7 @@ class Run:
         """Show the state in a notebook as a table that changes in place until the run ends."""
         display = live_display()
         if display is None:
-            sys.stdout.write(f"{self!r}\n")  # a terminal has no place to change
+            sys.stdout.write(f"{self!r}\n")  # a terminal cannot update output in place
             return
         self._displays.append(display)
         self._show(last=self._ended.is_set())
@@ -148,17 +148,17 @@ class Run:
         This method, `on_batch` and `on_tasks` are for `millrace.running.start`, not for users.
         """
         self._work = work
-        # It is no daemon, so that the interpreter does not exit while Spark calls into Python.
+        # The thread is not a daemon, so that the interpreter does not exit while Spark calls into Python.
         threading.Thread(target=self._follow, args=(held,), name=f"millrace {self.pipeline}").start()
 
     def on_batch(self, progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
-        """Take note of a micro-batch."""
+        """Record a micro-batch, and update the displays."""
         self._totals = self._totals.after(progress, answers)
         self._progress = progress
         self._show()
 
     def on_tasks(self, done: int, total: int) -> None:
-        """Take note of the tasks of a batch."""
+        """Record the finished tasks of a batch, and update the displays."""
         self._tasks = done, total
         self._show()
 
@@ -168,15 +168,15 @@ class Run:
                 self._outcome = self._work.finish()
         except BaseException as error:
             self._error = error
-            # Nobody may ever call wait(), so the error is not left to it alone.
+            # The user may never call wait(), so the error is logged, too.
             _LOGGER.error("pipeline %s failed: %s", self.pipeline, error)
         finally:
-            self._show(last=True)  # before wait() returns, so that the cell that waits has it
+            self._show(last=True)  # before wait() returns, so that a waiting cell shows it
             self._ended.set()
 
     def _show(self, last: bool = False) -> None:
         for display in self._displays:
-            with suppress(Exception):  # this may run within a micro-batch, which must not fail with the notebook
+            with suppress(Exception):  # this may run within a micro-batch, which a failing notebook must not break
                 display.update(self._repr_html_(), repr(self), last)
 
 

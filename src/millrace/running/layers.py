@@ -1,8 +1,8 @@
-"""The batch layer: windows that are over, computed again from an archive, in the place of what the stream has said.
+"""The batch layer: recomputes windows that are over from an archive, and replaces the answers of the stream.
 
 The archive is a folder of Parquet files, each with the records of a partition between two offsets. Windows that end by
-the boundary, for which the archive has all records, are the batch layer's: what the stream still says of them waits for
-the next batch. Those after it are the stream's.
+the boundary, for which the archive has all records, belong to the batch layer: later answers of the stream for them are
+discarded, and the next run of the batch layer recomputes them. Windows after the boundary belong to the stream.
 """
 
 import time
@@ -39,12 +39,12 @@ from millrace.running.views import KeptViews, lookups, read_boundary, serving
 from millrace.views.store import Store, open_store
 
 _STEP = 500_000
-"""How many records a file of the archive holds at most."""
+"""The maximum number of records in a file of the archive."""
 _NEWEST = "millrace_newest_"
 
 
 def run_batch_layer(console: Console, pipeline: Pipeline, home: Locations) -> str:
-    """Bring the archive up to date, and the windows that are over; what was done, in a line."""
+    """Extend the archive and recompute the windows that are over; returns the outcome in a line."""
     check_layers(pipeline)
     with told_to_end() as told, Lease(pipeline.name, home.master) as lease:
         return compute_batch_layer(typed(pipeline, home, lease), home, lease, told)
@@ -59,7 +59,7 @@ def check_layers(pipeline: Pipeline) -> None:
 
 
 def compute_batch_layer(pipeline: Pipeline, home: Locations, lease: Lease, told: Sequence[int]) -> str:
-    """What `run_batch_layer` does, on a session that is leased, until it is told to end."""
+    """Run the batch layer on a leased session; a signal in `told` cancels it."""
     from millrace.spark import batch
 
     delays = {name: _delay(name, query) for name, query in pipeline.views.items()}
@@ -92,7 +92,7 @@ def compute_batch_layer(pipeline: Pipeline, home: Locations, lease: Lease, told:
 
 
 def archive(log: Log, source: Source) -> int:
-    """Add to the archive what has come since; how many records. What does not fit is left to the stream to report."""
+    """Archive new records; returns their number. Leaves out records that do not fit, which the stream reports."""
     folder = Path(dict(source.options)[ARCHIVE])
     folder.mkdir(parents=True, exist_ok=True)
     decoder, added = JsonDecoder(source.schema), 0
@@ -114,7 +114,7 @@ def archive(log: Log, source: Source) -> int:
 
 
 def _archived(folder: Path, topic: str, partition: int) -> int | None:
-    """How far a partition is archived."""
+    """The end offset of a partition in the archive; None if it has no files."""
     names = sorted(path.stem for path in folder.glob(f"{topic}-{partition}-*.parquet"))
     return int(names[-1].rpartition("-")[2]) if names else None
 
@@ -125,7 +125,7 @@ def _archive(source: Source) -> Source:
 
 
 def _delay(name: str, query: Query) -> int:
-    """How long after an event others may come that are older; refuses views that no batch can complete."""
+    """The watermark delay of a view. Refuses views that the batch layer cannot compute."""
     event_time = find_event_time(query.stream)
     if not isinstance(query.windowing, Fixed | Sliding | Calendar):
         raise refuse(f"view {name}: layers need windows that the clock ends, not {query.windowing}", query.place)
@@ -143,7 +143,7 @@ def _newest(query: Query) -> Query:
 
 
 def _differences(store: Store, view: str, computed: pa.Table, boundary: int) -> pa.Table:
-    """The answers that make a view hold, up to the boundary, what was computed and nothing else."""
+    """The answers that replace a view's rows up to the boundary by the computed rows."""
     held = store.rows(view).rows
     over = computed.filter(pc.less_equal(computed["window_end"].cast(pa.int64()), boundary))
     gone = held.filter(pc.less_equal(held["window_end"].cast(pa.int64()), boundary))

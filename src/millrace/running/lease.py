@@ -1,4 +1,4 @@
-"""The Spark session of the runs of a process: shared, counted, and stopped with the last run that holds it."""
+"""The Spark session that runs of a process share; it is reference-counted, and the last run stops it."""
 
 import threading
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Lease:
         self.release()
 
     def session(self, log: Path) -> "SparkSession":
-        """The session; what Spark prints goes to the file `log` if this starts it."""
+        """The session; if this call starts it, Spark's output goes to the file `log`."""
         if self._given is not None:
             return self._given
         if self._held is None:
@@ -52,14 +52,14 @@ class Lease:
         return self._held
 
     def release(self) -> None:
-        """Let go of the session. A second call does nothing."""
+        """Release the session. A second call does nothing."""
         if self._held is not None:
             held, self._held = self._held, None
             _release(held)
 
 
 def check_unclaimed() -> None:
-    """Refuse to start Spark where the user has a session already: which of the two is meant must be said."""
+    """Refuse to start Spark if the user has a session already, which must then be passed."""
     from millrace.spark import session
 
     with _change:
@@ -88,7 +88,7 @@ def _release(held: "SparkSession") -> None:
     from millrace.spark import session
 
     with _change:
-        if held is not _shared.session:  # the user stopped it, and another was started since
+        if held is not _shared.session:  # the user stopped it, and another was started meanwhile
             return
         _shared.holders -= 1
         if _shared.holders == 0:

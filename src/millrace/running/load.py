@@ -11,7 +11,7 @@ from millrace.model.pipeline import Pipeline
 
 
 def load(file: Path, name: str | None = None) -> Pipeline:
-    """The pipeline in a Python file; of several, the one of that name."""
+    """Import a Python file and return its pipeline; if it has several, the one with this name."""
     if not file.is_file():
         raise NotFoundError(f"there is no file {file}", "name a Python file that holds a Pipeline")
     spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
@@ -19,7 +19,7 @@ def load(file: Path, name: str | None = None) -> Pipeline:
         raise PipelineError(f"{file} is not a Python file", "name one that ends with .py")
     folder = str(file.resolve().parent)
     sys.path.insert(0, folder)
-    # Spark's workers import what the file imports from beside it.
+    # Spark's workers import the same modules from the folder of the file.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module

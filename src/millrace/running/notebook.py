@@ -1,4 +1,4 @@
-"""Output of a notebook cell that changes in place. IPython is used where it runs and is no dependency."""
+"""Output of a notebook cell that is updated in place. IPython is used if it is loaded, and is not a dependency."""
 
 import sys
 import threading
@@ -6,7 +6,7 @@ import time
 from typing import Any, Protocol
 
 _EVERY = 0.5
-"""How many seconds at least between two updates: a notebook keeps up with few, and a person reads fewer."""
+"""The minimum number of seconds between two updates, as notebooks render slowly."""
 
 
 class Handle(Protocol):
@@ -36,12 +36,12 @@ class LiveDisplay:
 
 
 def live_display() -> LiveDisplay | None:
-    """A new output of the present cell; None outside of a notebook."""
+    """A new output of the current cell; None outside of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if (
         ipython is None or shell is None or not hasattr(shell, "kernel")
-    ):  # IPython in a terminal prints, and cannot print in place
+    ):  # IPython in a terminal cannot update output in place
         return None
     handle = ipython.display.display({"text/plain": ""}, raw=True, display_id=True)
     return None if handle is None else LiveDisplay(handle)

@@ -1,7 +1,7 @@
-"""Replay: a changed pipeline over the kept log, into a new generation of its views, which then replaces the old one.
+"""Replay: computes the views of a pipeline again from the log, into a new generation that then replaces the old one.
 
-The old generation is served, and may be written to, until the new one has caught up; then one transaction makes it the
-one that is read. A replay that is stopped goes on from where it was when it is run again.
+The old generation is served, and may be written to, until the new one has caught up; then one transaction swaps them.
+A replay that was stopped continues from its checkpoint when it is run again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,11 @@ from millrace.spark.progress import BatchProgress
 from millrace.views.store import GenerationState, NoViewsError, Store, open_store
 
 _AT_BATCH_SPEED = "30s"
-"""How long a micro-batch over what is kept may last: nobody waits for its answers, and large ones are cheaper."""
+"""The target duration of a micro-batch over old records: nobody waits for their answers, and large ones are cheaper."""
 
 
 def replay(console: Console, pipeline: Pipeline, home: Locations, how: StreamOptions) -> str:
-    """Recompute, catch up, and swap; what was done, in a line."""
+    """Recompute the views, catch up with the log, and swap; returns the outcome in a line."""
     check_places(pipeline, {}, home.log)
     if not pipeline.views:
         raise PipelineError(f"pipeline {pipeline.name} has no views to compute again")
@@ -69,7 +69,7 @@ def _replay(
             rows += progress.rows
             bar.update(task, completed=rows, total=max(total, rows) or None)
 
-        # First all that was kept, in large micro-batches; then what came meanwhile.
+        # First all stored records, in large micro-batches; then the records that were appended meanwhile.
         for latency in (_AT_BATCH_SPEED, how.latency):
             once = replace(how, latency=latency, interval=None, until_caught_up=True)
             if told or not follow(pipeline, home, checkpoint, views, once, lease, listen, told, reports=False):
@@ -83,7 +83,7 @@ def _replay(
 
 
 def roll_back(pipeline: Pipeline, home: Locations) -> str:
-    """Let the generation before the present one be read again."""
+    """Serve the previous generation again; returns the outcome in a line."""
     with closing(open_store(home.store)) as store:
         store.rollback(pipeline.name)
         number = serving(store, pipeline.name)
@@ -91,10 +91,10 @@ def roll_back(pipeline: Pipeline, home: Locations) -> str:
 
 
 def _unfinished(store: Store, pipeline: Pipeline, home: Locations) -> int | None:
-    """The generation of a replay of this very pipeline that was stopped."""
+    """The unfinished generation of a stopped replay with the same fingerprint; None if there is none."""
     try:
         known = store.generations(pipeline.name)
-    except NoViewsError:  # nothing was ever run
+    except NoViewsError:  # no pipeline has run yet
         return None
     for each in known:
         if each.state is GenerationState.FILLING and Checkpoint(home.generation(each.number)).is_of(compile(pipeline)):

@@ -1,4 +1,4 @@
-"""Running a pipeline: as a stream until it is told to stop, or once over all there is."""
+"""Runs a pipeline as a stream until it is stopped, or as a batch."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ Listener = Callable[[BatchProgress, Mapping[str, pa.Table]], None]
 
 
 def run_stream(console: Console, pipeline: Pipeline, home: Locations, how: StreamOptions, as_json: bool = False) -> str:
-    """Run in micro-batches, until it ends or is told to; what was done, in a line."""
+    """Run in micro-batches until the stream ends or a signal stops it; returns the outcome in a line."""
     check_stream(pipeline, home, how)
     shown = RunDisplay(console, pipeline.name, as_json, lag_of(pipeline, home))
     lease = Lease(pipeline.name, home.master)
@@ -54,7 +54,7 @@ def run_stream(console: Console, pipeline: Pipeline, home: Locations, how: Strea
 
 
 def check_stream(pipeline: Pipeline, home: Locations, how: StreamOptions) -> None:
-    """Refuse what can be known to be wrong before Spark is started, which takes seconds."""
+    """Refuse mistakes that can be detected before Spark is started, which takes seconds."""
     check_places(pipeline, {}, home.log)
     parse_guarantee(how.guarantee)
     parse_positive(how.latency, "latency")
@@ -63,14 +63,14 @@ def check_stream(pipeline: Pipeline, home: Locations, how: StreamOptions) -> Non
 
 
 def lag_of(pipeline: Pipeline, home: Locations) -> Callable[[], int | None]:
-    """A function that counts the records that the pipeline has yet to read; it gives None if that is not known."""
+    """A function that returns the lag of the pipeline; None if it is not known."""
     log = Log(home.log) if home.log.exists() else None
     topics = [source.name for source in pipeline.sources if source.kind == "log"]
     return lambda: behind(pipeline.name, log, topics)
 
 
 def typed(pipeline: Pipeline, home: Locations, lease: Lease) -> Pipeline:
-    """The pipeline with a type for each column of its outputs; Spark is started now if only Spark knows one."""
+    """The pipeline with a type for each output column; starts Spark if only Spark can derive one."""
     from millrace.spark.settled import is_settled, settled
 
     return pipeline if is_settled(pipeline) else settled(lease.session(home.checkpoint / "spark.log"), pipeline)
@@ -86,7 +86,7 @@ def start_stream(
     on_batch: Listener,
     reports: bool = True,
 ) -> "StreamRun":
-    """Start the stream from a checkpoint, and Spark before it if need be. The caller stops the stream."""
+    """Start the stream from a checkpoint, and first Spark if it does not run. The caller stops the stream."""
     from millrace.spark import stream
 
     dead = 0
@@ -97,7 +97,7 @@ def start_stream(
         note(checkpoint, pipeline.name, progress, dead)
         on_batch(progress, answers)
 
-    Checkpoint(checkpoint).lock().close()  # one that is in use is better known before Spark is started than after
+    Checkpoint(checkpoint).lock().close()  # detects a checkpoint in use before Spark is started
     return stream.start(
         lease.session(checkpoint / "spark.log"), pipeline, checkpoint, views=views, guarantee=how.guarantee,
         interval=how.interval, until_caught_up=how.until_caught_up, shards=how.shards, log=home.log,
@@ -116,7 +116,7 @@ def follow(
     told: Sequence[int] = (),
     reports: bool = True,
 ) -> bool:
-    """Run a stream until it ends, which is True, or until it is told to end. What it has begun is then committed."""
+    """Run a stream until it ends (True), or until a signal stops it after the current micro-batch (False)."""
     run = start_stream(pipeline, home, checkpoint, views, how, lease, on_batch, reports)
     try:
         while not told:
@@ -128,7 +128,7 @@ def follow(
 
 
 def behind(pipeline: str, log: Log | None, topics: Iterable[str] | None = None) -> int | None:
-    """How many records of these topics, or of any, a pipeline has yet to read; None if it reads none."""
+    """The lag of a pipeline in these topics, by default in all: the largest one; None if it has reported no offsets."""
     if log is None:
         return None
     lags = [log.lag(topic) for topic in ([each.name for each in log.topics()] if topics is None else topics)]
@@ -137,7 +137,7 @@ def behind(pipeline: str, log: Log | None, topics: Iterable[str] | None = None) 
 
 
 def unless_told(told: Sequence[int], spark: "SparkSession", work: Callable[[], T]) -> T | None:
-    """Do some work on Spark; None if it was cut off, because somebody said to end.
+    """Run `work` on Spark; None if a signal cancelled it.
 
     Only the jobs of this work are cancelled: other pipelines may run on the same session.
     """
@@ -152,14 +152,14 @@ def unless_told(told: Sequence[int], spark: "SparkSession", work: Callable[[], T
         spark.sparkContext.setJobGroup(group, "millrace")
         return work()
 
-    with ThreadPoolExecutor(1) as other:  # as this thread has to hear of signals
+    with ThreadPoolExecutor(1) as other:  # this thread must stay free to receive signals
         doing = other.submit(grouped)
         while not wait([doing], 0.2).done:
             if told:
                 spark.sparkContext.cancelJobGroup(group)
     try:
         return doing.result()
-    except (MillraceError, Py4JError, PySparkException):  # jobs that are cancelled fail too
+    except (MillraceError, Py4JError, PySparkException):  # cancelled jobs raise these, too
         if told:
             return None
         raise
@@ -173,9 +173,9 @@ def prepare_batch(
     shards: int | None,
     on_tasks: Callable[[int, int], None],
 ) -> Callable[[Sequence[int]], "Gathered | None"]:
-    """Check the views and start Spark, in this thread; what is returned computes the pipeline once, in any thread.
+    """Check the views and start Spark in this thread; returns a function that computes the batch in any thread.
 
-    It gives None, and has changed nothing, if it is told to end.
+    If a signal cancels it, that function returns None and changes nothing.
     """
     from millrace.spark import batch
 
@@ -190,7 +190,7 @@ def prepare_batch(
 
 
 def run_batch(console: Console, pipeline: Pipeline, home: Locations, shards: int | None = None) -> str:
-    """Run once over all there is; what was done, in a line."""
+    """Run a batch over everything that the sources hold; returns the outcome in a line."""
     check_places(pipeline, {}, home.log)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tasks"), TimeElapsedColumn(),

@@ -1,8 +1,8 @@
-"""Savepoints: a checkpoint copied as it is at one moment, to start another run from.
+"""Savepoints: consistent copies of a checkpoint, to start other runs from.
 
-A copy may be made while the pipeline runs. What Spark has committed is copied before what it needs for that, and no
-file of either is ever changed; so the copy holds at least what its last commit needs, and a batch that had not been
-committed then is run again.
+A copy may be made while the pipeline runs. Spark's commits are copied before the files that they depend on, and these
+files are never modified; so the copy has everything that its last commit needs, and a micro-batch that was not yet
+committed is run again.
 """
 
 import json
@@ -20,11 +20,11 @@ _ORDER = (
 )  # fmt: skip
 _ATTEMPTS = 5
 _GENERATION = "generation"
-"""Of the views that a savepoint goes with."""
+"""The key of the generation of the views that a savepoint belongs to."""
 
 
 def save(checkpoint: Path, to: Path, generation: int = 1) -> None:
-    """Copy the checkpoint that fills a generation of the views. Refuses a place that is taken."""
+    """Copy the checkpoint that fills a generation of the views. Refuses a path that exists."""
     if not (checkpoint / "millrace.json").exists():
         raise NotFoundError(
             f"there is no checkpoint in {checkpoint}", "run the pipeline first, or name it: --checkpoint"
@@ -35,9 +35,9 @@ def save(checkpoint: Path, to: Path, generation: int = 1) -> None:
 
 
 def start_from(savepoint: Path, checkpoint: Path, generation: int = 1) -> None:
-    """Make a new checkpoint of a savepoint, with an id of its own, as its batches are other ones from here on.
+    """Create a checkpoint from a savepoint. It gets a new id, as its micro-batches differ from here on.
 
-    Refuses one that filled another generation of the views than the one that is served.
+    Refuses a savepoint of another generation of the views than the served one.
     """
     if not (savepoint / "millrace.json").exists():
         raise NotFoundError(f"{savepoint} is not a savepoint", "make one: millrace savepoint FILE")
@@ -67,7 +67,7 @@ def _copy(source: Path, to: Path, taken: ConflictError, about: Mapping[str, obje
                     beside.mkdir(parents=True, exist_ok=True)
                     shutil.copy2(source / name, beside / name)
             break
-        except (FileNotFoundError, shutil.Error):  # Spark removed something that is no longer needed
+        except (FileNotFoundError, shutil.Error):  # Spark removed a file that it no longer needs
             if attempt == _ATTEMPTS - 1:
                 raise
     known = json.loads((beside / "millrace.json").read_text(encoding="utf-8"))

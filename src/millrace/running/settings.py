@@ -1,4 +1,4 @@
-"""The settings of a run: one definition for `millrace run` and for `Pipeline.run`, names and defaults alike."""
+"""The settings of a run; `millrace run` and `Pipeline.run` share their names and defaults."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,17 +15,17 @@ _MASTER = "local[*,4]"
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """Where a pipeline reads, remembers and answers."""
+    """The log, store and checkpoint of a pipeline, and its Spark master."""
 
     log: Path
     store: str
     checkpoint: Path
-    """Of its first generation; those that replays made are beside it."""
+    """The checkpoint of the first generation; replays create theirs beside it."""
     master: str = _MASTER
 
     @property
     def boundary(self) -> Path:
-        """The file that says up to when windows are the batch layer's."""
+        """The file with the boundary up to which windows belong to the batch layer."""
         return self.checkpoint.with_name(f"{self.checkpoint.name}.boundary")
 
     def generation(self, number: int) -> Path:
@@ -89,7 +89,7 @@ class Settings:
                 raise PipelineError(f"{field.name} has no effect with {once} batch; leave it out")
 
     def home(self, pipeline: str) -> Locations:
-        """The places that a pipeline of this name uses."""
+        """The locations of a pipeline with this name."""
         checkpoint = Path(".millrace", pipeline) if self.checkpoint is None else Path(self.checkpoint)
         return Locations(Path(self.log), str(self.store), checkpoint, self.master)
 

@@ -1,4 +1,4 @@
-"""What is shown of a run: a table that changes on a terminal, else a line a micro-batch, or JSON lines."""
+"""The display of a run: a live table on a terminal, otherwise a line per micro-batch, or JSON lines."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,14 +14,14 @@ from millrace.running.totals import Totals, many
 from millrace.spark.progress import BatchProgress
 
 _LAST = 5
-"""How many of the last answers are shown."""
+"""How many recent answers are shown for each output."""
 
 
 class RunDisplay:
-    """A run as a person sees it."""
+    """The display of one run."""
 
     def __init__(self, console: Console, name: str, as_json: bool, behind: Callable[[], int | None]) -> None:
-        """Start with nothing to show. `behind` says how many records are yet to be read, if that is known."""
+        """Start with nothing to show. `behind` returns the lag in records, or None."""
         self._console, self._name, self._as_json, self._behind = console, name, as_json, behind
         self._live = Live(console=console, refresh_per_second=4) if console.is_terminal and not as_json else None
         self.totals = Totals()
@@ -67,7 +67,7 @@ class RunDisplay:
 
     def _table(self, progress: BatchProgress) -> Table:
         waiting = self._behind()
-        # How far the log says it is was told before this micro-batch.
+        # The lag was reported before this micro-batch, so its rows are subtracted.
         behind = None if waiting is None else max(0, waiting - progress.rows)
         title = f"{self._name}, batch {progress.batch}: {self.summary()}"
         rate = f"{progress.rows_per_second:,.0f} rows/s, {progress.seconds:.2f} s a batch"

@@ -1,4 +1,4 @@
-"""Starting a pipeline from Python: everything up to the first micro-batch, in the calling thread."""
+"""Starts a pipeline from Python: does everything up to the first micro-batch in the calling thread."""
 
 import threading
 import time
@@ -36,7 +36,7 @@ _LOOK_EVERY = 0.2
 
 
 def start(pipeline: Pipeline, settings: Settings, spark: "SparkSession | None" = None) -> Run:
-    """Start a pipeline; a mistake is raised here, before anything runs.
+    """Start a pipeline; mistakes are raised here, before anything runs.
 
     Spark is started in this thread, never in another: a process that forks beside Spark's start-up may crash.
     """
@@ -68,13 +68,13 @@ class _Streaming:
     """The work of a stream."""
 
     def __init__(self, stream: "StreamRun", run: Run, ends: bool) -> None:
-        """`ends` says whether it ends by itself."""
+        """`ends` is True if the stream ends by itself."""
         self._stream, self._run, self._ends = stream, run, ends
         self._began = time.monotonic()
 
     def finish(self) -> str:
         while not self._stream.wait(_LOOK_EVERY):
-            if not self._ends and not threading.main_thread().is_alive():  # the interpreter exits
+            if not self._ends and not threading.main_thread().is_alive():  # the interpreter is exiting
                 self._stream.stop()
                 break
         how = "stopped" if self._stream.is_stopped else "caught up" if self._ends else "ended"
@@ -85,7 +85,7 @@ class _Streaming:
 
 
 class _Once:
-    """Work that is done once, unless it is told to end."""
+    """Work that runs once and can be cancelled."""
 
     def __init__(self, work: Callable[[Sequence[int]], str]) -> None:
         self._work = work

@@ -1,4 +1,4 @@
-"""How pipelines are, for whoever asks while they run, and after."""
+"""The status of pipelines, which can be read while they run and afterwards."""
 
 import fcntl
 import json
@@ -14,7 +14,7 @@ _FILE = "status.json"
 
 
 def note(checkpoint: Path, pipeline: str, progress: BatchProgress, dead: int) -> None:
-    """Note a micro-batch beside the checkpoint, in place of the one before; `dead` counts all letters of the run."""
+    """Write the progress of the last micro-batch to the checkpoint; `dead` counts all dead letters of the run."""
     about = {"pipeline": pipeline, "at": time.time(), "dead": dead, "progress": json.loads(progress.to_json())}
     beside = checkpoint / f".{_FILE}.part"
     beside.write_text(json.dumps(about), encoding="utf-8")
@@ -23,7 +23,7 @@ def note(checkpoint: Path, pipeline: str, progress: BatchProgress, dead: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A pipeline, as its last micro-batch left it."""
+    """The status of a pipeline after its last micro-batch."""
 
     pipeline: str
     checkpoint: Path
@@ -36,7 +36,7 @@ class Status:
 
 
 def all_under(folder: Path) -> list[Status]:
-    """Every pipeline whose checkpoint is in a folder, by name."""
+    """The status of every pipeline with a checkpoint in a folder, by name of the checkpoint."""
     found = []
     for file in sorted(folder.glob(f"*/{_FILE}")):
         about = json.loads(file.read_text(encoding="utf-8"))

@@ -19,14 +19,14 @@ class Totals:
     """Rows written to views and sinks."""
     dead_letters: int = 0
     late: int = 0
-    """Elements that came too late, since the first start of the pipeline."""
+    """Elements that were dropped because they came too late, since the first start of the pipeline."""
     open_windows: int = 0
     """How many (key, window) are open now."""
     errors: int = 0
     """Answers without a value, since the first start of the pipeline."""
 
     def after(self, progress: BatchProgress, answers: Mapping[str, pa.Table]) -> "Totals":
-        """The counts with one more micro-batch."""
+        """The counts including one more micro-batch."""
         return Totals(
             self.batches + 1,
             self.rows + progress.rows,

@@ -1,4 +1,4 @@
-"""The views of a pipeline in a store, as the hosts see them: where answers go, and tables that are looked up."""
+"""The views of a pipeline in a store: writes answers to them, and reads them as joined tables."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ def shapes_of(pipeline: Pipeline) -> list[ViewShape]:
 
 
 def serving(store: Store, pipeline: str) -> int:
-    """The generation of a pipeline's views that is read; if there is none, the one that will be."""
+    """The served generation of a pipeline's views; if there is none, the number that the next one will get."""
     try:
         known = store.generations(pipeline)
     except NoViewsError:
@@ -34,31 +34,31 @@ def serving(store: Store, pipeline: str) -> int:
 
 
 class KeptViews:
-    """Where the answers of a pipeline's views go; what `millrace.spark.writers.Views` says."""
+    """Writes the answers of a pipeline's views to a store; implements `millrace.spark.writers.Views`."""
 
     def __init__(
         self, store: Store, pipeline: Pipeline, generation: int | None = None, boundary: Path | None = None
     ) -> None:
-        """Make what is missing. Refuses views that are there and are others. `boundary` is the file of layers."""
+        """Create missing views. Refuses views that exist with another shape. `boundary` is the batch layer's file."""
         self._store, self._pipeline, self._generation, self._boundary = store, pipeline, generation, boundary
         if pipeline.views:
             served = generation == serving(store, pipeline.name)
             store.open(pipeline.name, shapes_of(pipeline), None if served else generation)
 
     def write(self, answers: Mapping[str, pa.Table], commit: Commit, once: bool) -> None:
-        """Take in the answers of a micro-batch, in one transaction."""
+        """Commit the answers of a micro-batch in one transaction."""
         boundary = read_boundary(self._boundary)
-        if boundary is not None:  # what is over by then is the batch layer's
+        if boundary is not None:  # earlier windows belong to the batch layer
             answers = {name: _after(rows, boundary) for name, rows in answers.items()}
         self._store.commit(commit.pipeline, commit.checkpoint, commit.batch, answers, once, generation=self._generation)
 
     def replace(self, answers: Mapping[str, pa.Table]) -> None:
-        """Hold the answers of a batch and no others."""
+        """Replace all rows of the views by the answers of a batch."""
         self._store.replace(self._pipeline.name, answers, generation=self._generation)
 
 
 def read_boundary(path: Path | None) -> int | None:
-    """Up to when windows are the batch layer's, in microseconds; None if there is no such layer."""
+    """The instant up to which windows belong to the batch layer, in microseconds; None if there is no such layer."""
     try:
         return None if path is None else int(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -71,17 +71,17 @@ def _after(rows: pa.Table, boundary: int) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class ViewLookup:
-    """A view as a table to join with."""
+    """A view as a joined table."""
 
     store: str
     table: Table
 
     def stamp(self) -> Hashable:
-        """The version of the store."""
+        """The version of the store, which changes when the rows may have changed."""
         return _opened(self.store).version()
 
     def read(self) -> pa.Table:
-        """The rows, in the columns of the table. Refuses a view without them."""
+        """The rows, with the columns of the table. Refuses a view that lacks one of them."""
         view = str(self.table.view)
         rows = _opened(self.store).rows(view).rows
         columns = {}
@@ -95,7 +95,7 @@ class ViewLookup:
 def lookups(pipeline: Pipeline, store: str) -> dict[str, ViewLookup]:
     """The tables of a pipeline that are views of a store, by name."""
     joined = tables_of(pipeline.streams)
-    at = store if "://" in store else str(Path(store).absolute())  # Spark's processes may be elsewhere
+    at = store if "://" in store else str(Path(store).absolute())  # Spark's processes may have another working folder
     return {name: ViewLookup(at, table) for name, table in joined.items() if table.view is not None}
 
 

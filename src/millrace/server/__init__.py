@@ -1,1 +1,1 @@
-"""HTTP: records in, answers out."""
+"""The HTTP server: appends records, serves views."""

@@ -1,4 +1,4 @@
-"""The HTTP side of Millrace: records in, by topic; answers out, by view or by query."""
+"""The HTTP server of Millrace: clients append records to topics, read views and run SQL queries."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ from millrace.views.store import ForgottenError, Store
 from millrace.views.tabular import ARROW, VERSION, table_of
 
 MOST = 64 << 20
-"""How many bytes a request may bring."""
+"""The maximum size of a request body in bytes."""
 _RETRY_SECONDS = 1
 
 
@@ -36,7 +36,7 @@ STATUSES = {
 
 
 class TooMuchError(PipelineError):
-    """A body that is too long."""
+    """A request body is too large."""
 
 
 class SqlQuery(BaseModel):
@@ -44,9 +44,9 @@ class SqlQuery(BaseModel):
 
     sql: str
     seconds: float = 10.0
-    """After which it is given up."""
+    """The time limit."""
     limit: int | None = None
-    """How many rows at most."""
+    """The maximum number of rows."""
     params: list[str | int | float | bool | None] = []
     """The values of $1, $2 and so on."""
 
@@ -143,7 +143,7 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
 
     @app.post("/query", openapi_extra=_TAKES_QUERY)
     async def query(request: Request) -> Response:
-        asked = _query_of(await _body(request))  # whatever its content type: curl -d says that it is a form
+        asked = _query_of(await _body(request))  # the content type is ignored, as curl -d sends that of a form
         found = await asyncio.to_thread(store.query, asked.sql, asked.seconds, asked.limit, asked.params)
         if _wants_arrow(request):
             return await asyncio.to_thread(lambda: _arrow(table_of(found)))
@@ -170,7 +170,7 @@ def _wants_arrow(request: Request) -> bool:
 
 
 def _arrow(table: pa.Table, version: int | None = None) -> Response:
-    """A table as an Arrow stream: typed, and of any length. The version of the rows is metadata of the schema."""
+    """A table as an Arrow IPC stream, with types and without a row limit; the version is metadata of the schema."""
     if version is not None:
         table = table.replace_schema_metadata({VERSION: str(version)})
     sink = pa.BufferOutputStream()
@@ -180,7 +180,7 @@ def _arrow(table: pa.Table, version: int | None = None) -> Response:
 
 
 async def _body(request: Request) -> bytes:
-    """All of a body, if it is not too much; how long it is need not be said before."""
+    """The whole body. Refuses one over the limit, also without a Content-Length header."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -190,7 +190,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _error(status: int, error: MillraceError) -> JSONResponse:
-    """The place is left out: it is a line of the server's own code, or of a file that the client does not have."""
+    """An error as JSON. Leaves out the place: it is a line of the server's code, or of a file that the client lacks."""
     told = {"error": error.message, "problem": error.problem, "advice": error.advice, "kind": error.kind}
     headers = {"Retry-After": str(_RETRY_SECONDS)} if error.kind is Kind.MACHINE else None
     return JSONResponse(told, status, headers)

@@ -1,4 +1,4 @@
-"""What the address of a view asks for: `?track=Undertow&plays.gt=5&order=-plays,track&limit=10&offset=20`."""
+"""Parses the query string of a view: `?track=Undertow&plays.gt=5&order=-plays,track&limit=10&offset=20`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from millrace.model.errors import PipelineError, unknown
 from millrace.views.store import Filter, Order
 
 MOST = 10_000
-"""How many rows are given at most."""
+"""The maximum number of rows in a response."""
 _SIGNS = {"eq": "=", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Which rows, and in which order."""
+    """The filters, order, limit and offset of a request."""
 
     where: tuple[Filter, ...] = ()
     order: tuple[Order, ...] = ()
@@ -22,7 +22,7 @@ class Asked:
 
 
 def asked_of(parameters: Iterable[tuple[str, str]]) -> Asked:
-    """Read the parameters of an address. A column several times is any of the values."""
+    """Parse the parameters of a query string. A repeated column matches any of its values."""
     named: dict[str, list[str]] = {}
     for name, value in parameters:
         named.setdefault(name, []).append(value)

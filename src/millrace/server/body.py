@@ -1,4 +1,4 @@
-"""The body of a request as records: one JSON object, an array of them, or lines."""
+"""Decodes the body of a request into records: one JSON object, an array of them, or JSON lines."""
 
 import json
 
@@ -14,7 +14,7 @@ LINES = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines",
 
 
 def records_of(body: bytes, content_type: str) -> pa.Array:
-    """The records of a body, each the text of a JSON object. Refuses a body that holds anything else, as a whole."""
+    """The records of a body, each the text of a JSON object. Refuses the whole body if it holds anything else."""
     if content_type.partition(";")[0].strip().lower() in LINES:
         values = lines("body", body).texts
         assert values is not None

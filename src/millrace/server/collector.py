@@ -1,7 +1,7 @@
-"""Records of many requests into the log, those that come together in one append.
+"""Group commit: appends the records of concurrent requests to the log together.
 
-An append ends with a write to the disk that takes as long for one record as for many; so while one is under way,
-requests that come wait for the next, together.
+The fsync of an append takes as long for one record as for many. So while an append runs, new requests wait and are
+appended together by the next one.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from millrace.model.errors import MachineError
 from millrace.server.gate import Gate, Marks
 
 _FRESH = 0.2
-"""For how many seconds a lag that was looked up is believed."""
+"""How many seconds a lag is cached."""
 
 
 class BusyError(MachineError):
-    """The readers of a topic are too far behind."""
+    """The consumer groups of a topic lag too far behind."""
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Waiting:
 
 
 class Collector:
-    """Appends for one log."""
+    """Appends the records of requests to one log."""
 
     def __init__(self, log: Log, marks: Marks, clock: Callable[[], float]) -> None:
         """`clock` counts seconds."""
@@ -49,7 +49,7 @@ class Collector:
         await asyncio.to_thread(self._log.topic, topic)
         if not self._gate.admits(topic, await self._lag(topic)):
             raise BusyError("the pipelines that read this topic are too far behind", "try again in a while")
-        if producer is not None:  # an append with a name is one of its own
+        if producer is not None:  # an idempotent append is not merged with others
             await asyncio.to_thread(self._log.append, topic, values, keys, producer=producer, sequence=sequence)
             return
         mine = Waiting(values, keys, asyncio.get_running_loop().create_future())
@@ -63,10 +63,10 @@ class Collector:
         await mine.done
 
     async def _drain(self, topic: str) -> None:
-        """Append what waits, until nothing does."""
+        """Append the waiting requests until there are none."""
         while together := self._waiting[topic]:
             self._waiting[topic] = []
-            # Those with keys are divided between partitions by them, the others in turn: two appends.
+            # Requests with keys and those without need separate appends, as their records are partitioned differently.
             for keyed in (True, False):
                 some = [each for each in together if (each.keys is not None) == keyed]
                 if some:
@@ -79,10 +79,10 @@ class Collector:
         failure: Exception | None = None
         try:
             await asyncio.to_thread(self._log.append, topic, values, pa.concat_arrays(keys) if keys else None)
-        except Exception as error:  # whoever waits is told, whatever it is, and others go on
+        except Exception as error:  # every waiting request gets the error, and the collector continues
             failure = error
         for each in some:
-            if each.done.done():  # who asked has gone
+            if each.done.done():  # the client has disconnected
                 continue
             if failure is None:
                 each.done.set_result(None)

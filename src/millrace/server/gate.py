@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """How many records a reader may be behind: above the high mark a topic closes, below the low one it opens."""
+    """Limits of the lag in records: above the high mark a topic closes, below the low mark it opens again."""
 
     high: int = 5_000_000
     low: int = 2_500_000
@@ -13,13 +13,13 @@ class Marks:
 
 @dataclass(slots=True)
 class Gate:
-    """Which topics are closed."""
+    """Closes topics whose consumers lag too far behind."""
 
     marks: Marks
     _closed: set[str] = field(default_factory=set)
 
     def admits(self, topic: str, lag: int) -> bool:
-        """Whether records may come in, as far as its slowest reader is behind."""
+        """Whether a topic accepts records, given the lag of its slowest consumer group."""
         if lag > self.marks.high:
             self._closed.add(topic)
         elif lag < self.marks.low:

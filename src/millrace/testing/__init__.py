@@ -1,4 +1,4 @@
-"""Testing pipelines: scripts of rows and time, and the engines that answer them.
+"""Tests of pipelines: scripts of rows and time, and the engines that run them.
 
     answers = run_script(charts, Script().rows("plays", {...}).end())
     assert answers.view("hourly_plays") == [{...}]

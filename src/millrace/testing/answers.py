@@ -1,8 +1,7 @@
-"""What a pipeline answers to a script, as plain rows.
+"""The answers of a pipeline to a script, as plain rows.
 
-Within a step, engines answer in different orders, so answers are put into one order: that of their keys; for a key,
-retractions of answers of earlier steps come first, then windows in order. Rows of a plain stream are in the order of
-their columns.
+Within a step, engines answer in different orders, so answers are sorted: by key; within a key, first retractions of
+answers of earlier steps, then by window. Rows of a plain stream are sorted by their columns.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,21 +26,21 @@ START, END = (column.name for column in WINDOW_COLUMNS)
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that could not be taken in, or an answer that has no value."""
+    """A record that could not be processed, or an answer that has no value."""
 
     source: str | None
     """The source of the record; None for an answer."""
     row: Record
-    """The record as the script gives it; of an answer, the key and the window."""
+    """The record as the script gives it; for an answer, the key and the window."""
     reason: str
-    """For people: engines word it differently."""
+    """Text for people; its wording differs between engines."""
     output: str | None = None
     """The view or sink whose answer has no value; None for a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepAnswers:
-    """What a pipeline answers to one step of a script."""
+    """The answers of a pipeline to one step of a script."""
 
     outputs: Mapping[str, list[Answer]]
     dead_letters: list[DeadLetter]
@@ -53,15 +52,15 @@ class StepAnswers:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a pipeline answers to a script.
+    """The answers of a pipeline to a script.
 
-    A view is known by its name, a sink as `explain()` writes it: `answers["topic alerts"]`.
+    A view is selected by its name, a sink by its text in `explain()`: `answers["topic alerts"]`.
     """
 
     steps: list[StepAnswers]
     """One for each step of the script."""
     dropped: Mapping[str, int]
-    """How many elements came too late, by view or sink."""
+    """How many elements were dropped because they came too late, by view or sink."""
     _outputs: Mapping[str, Query | Stream] = field(repr=False)
     _views: Mapping[str, Query] = field(repr=False)
 
@@ -71,7 +70,7 @@ class Answers:
         return [row for step in self.steps for row in step.outputs[output]]
 
     def view(self, name: str) -> list[Answer]:
-        """The rows that a view holds at the end: keys, window and aggregates, in the order of the keys."""
+        """The rows of a view at the end: keys, window and aggregates, sorted by key."""
         if name not in self._views:
             raise refuse(unknown("view", name, self._views))
         shape = shape_of(name, self._views[name])
@@ -79,12 +78,12 @@ class Answers:
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
-        """The records that could not be taken in, and the answers that have no value, in order."""
+        """The records that could not be processed and the answers that have no value, in order."""
         return [letter for step in self.steps for letter in step.dead_letters]
 
 
 def in_order(of: Query | Stream, rows: Iterable[Mapping[str, Any]]) -> list[Answer]:
-    """The answers of one step as plain values, in their order."""
+    """The answers of one step as plain values, sorted."""
     plain = [{name: _plain(value) for name, value in row.items()} for row in rows]
     if not isinstance(of, Query):
         return sorted(plain, key=lambda row: [_rank(value) for value in row.values()])
@@ -104,7 +103,7 @@ def in_order(of: Query | Stream, rows: Iterable[Mapping[str, Any]]) -> list[Answ
 
 
 def _content(shape: ViewShape, diff: str, answers: Iterable[Answer]) -> list[Answer]:
-    """What a view holds after answers: the last of each key, but for those that are retracted."""
+    """The rows of a view after answers: the last answer of each key, without retracted ones."""
     held: dict[tuple[Any, ...], Answer] = {}
     for row in answers:
         if shape.merges:
@@ -120,7 +119,7 @@ def _content(shape: ViewShape, diff: str, answers: Iterable[Answer]) -> list[Ans
 
 
 def _is_replaced(shape: ViewShape, old: Answer, new: Answer) -> bool:
-    """Whether two sessions of a key overlap, so that the newer is what became of the older."""
+    """Whether two sessions of a key overlap, so that the newer replaces the older."""
     names = [shape.columns.names[place] for place in shape.group_places]
     same = all(as_key(old[name]) == as_key(new[name]) or old[name] is new[name] for name in names)
     return same and bool(old[START] < new[END] and new[START] < old[END])
@@ -133,7 +132,7 @@ def _known(output: str, outputs: Mapping[str, object]) -> str:
 
 
 def _rank(value: Any) -> tuple[int, Any]:
-    """A value as it is sorted among those of its column: NULL first, NaN last; what has parts by its text."""
+    """The sort key of a value: NULL first, NaN last; lists and dicts by their text."""
     if value is None:
         return 0, 0
     if isinstance(value, float) and isnan(value):
@@ -142,7 +141,7 @@ def _rank(value: Any) -> tuple[int, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value whose times are in UTC, whatever they were, and whose sequences are lists."""
+    """A value with all times in UTC and all sequences as lists."""
     if isinstance(value, datetime):
         return (value.replace(tzinfo=UTC) if value.tzinfo is None else value).astimezone(UTC)
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Running transcripts: drive an engine through the steps and compare what it says."""
+"""Runs transcripts: drives an engine through the steps and compares its panes."""
 
 import math
 import re
@@ -30,57 +30,57 @@ from millrace.testing.transcript import (
 )
 
 BATCH = "spark-batch"
-"""The engine that takes all input at once, and is compared with the reference's batch."""
+"""The engine that reads all input at once; it is compared with the reference's batch."""
 STREAM = "spark-stream"
-"""The engine that takes every step as a micro-batch; all documents run at once, as one pipeline."""
+"""The engine that runs every step as a micro-batch; all documents run together, as one pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a document says what is true, and what is wrong if it does not."""
+    """The result of checking a document: passed, or the failure."""
 
     document: Document
     failure: str | None
     line: int = 1
-    """Where in the file it failed: the step, or the document."""
+    """The line of the failing step, or of the document."""
 
     @property
     def passed(self) -> bool:
-        """Whether all went as the document says."""
+        """Whether the document has no failure."""
         return self.failure is None
 
 
 class _DifferenceError(Exception):
-    """What an engine said is not what the transcript says."""
+    """The output of an engine differs from the transcript."""
 
     def __init__(self, step: int, what: str, found: list[str]) -> None:
-        """Name the step and what differs: the gist in a line, the rest below it."""
+        """`what` is the part of the step that differs; `found` is a line with the gist, then the details."""
         super().__init__("\n    ".join([f"step {step}, {what}: {found[0]}", *found[1:]]))
         self.step = step
 
 
 def check_all(documents: Sequence[Document], engine: str) -> Iterator[Verdict]:
-    """Run several documents."""
+    """Check several documents."""
     ran = _on_spark(documents, engine) if engine in (BATCH, STREAM) else {}
     for number, document in enumerate(documents):
         yield _verdict(document, *_failure(document, engine, ran.get(number)))
 
 
 def check(document: Document, engine: str = "reference") -> Verdict:
-    """Run one document. A document with `error:` passes if it fails with that message."""
+    """Check one document. A document with `error:` passes if it fails with that message."""
     return next(check_all([document], engine))
 
 
 def _on_spark(documents: Sequence[Document], engine: str) -> dict[int, Engine | list[str] | Exception]:
-    """What Spark says of each document that can be run, all of them at once: as an engine, or what differs."""
-    from millrace.testing.spark_batch import differences  # these start Spark, which the other engines do without
+    """Spark's results for each document that parses, all run together: an engine, the differences, or an error."""
+    from millrace.testing.spark_batch import differences  # these start Spark, which the other engines do not need
     from millrace.testing.stream import record
 
     transcripts = {}
     for number, document in enumerate(documents):
-        # A document that must fail says nothing about Spark; that it does fail is the reference's to say.
+        # A document that must fail is not run on Spark; the reference checks that it fails.
         if document.error is None:
-            with suppress(MillraceError):  # whatever is wrong with it is said when it is checked
+            with suppress(MillraceError):  # the check of the document reports the error
                 transcripts[number] = parse_transcript(document)
     run: Callable[..., Sequence[Any]] = record if engine == STREAM else differences
     return dict(zip(transcripts, run(list(transcripts.values())) if transcripts else (), strict=True))
@@ -100,7 +100,7 @@ def _verdict(document: Document, failure: str | None, line: int) -> Verdict:
 
 
 def _failure(document: Document, engine: str, ran: Engine | list[str] | Exception | None) -> tuple[str | None, int]:
-    """What is wrong, and in which line."""
+    """The failure, if any, and its line."""
     try:
         transcript = parse_transcript(document)
         if isinstance(ran, Exception):
@@ -114,7 +114,7 @@ def _failure(document: Document, engine: str, ran: Engine | list[str] | Exceptio
     except _DifferenceError as difference:
         return str(difference), document.step_line(difference.step)
     except Exception as error:
-        # Whatever a document does to an engine, the others are still to be checked.
+        # A document that crashes an engine must not stop the check of the others.
         return f"the {engine} engine fails with {type(error).__name__}: {str(error) or 'no message'}", document.line
     return None, document.line
 
@@ -178,10 +178,10 @@ def _compare(
 
 
 def _match(expected: tuple[Mapping[str, Any], ...], said: list[dict[str, Any]]) -> dict[int, int]:
-    """Give as many expectations as possible a pane of their own: which pane each has.
+    """A maximum matching of expectations to panes: the pane of each expectation.
 
-    An expectation that leaves attributes out may fit several panes, so one that is in the way of
-    another is moved to another of its panes, along the shortest such chain.
+    An expectation that leaves attributes out may fit several panes, so the matching grows along shortest augmenting
+    paths.
     """
     fits = [[pane for pane, got in enumerate(said) if not _differing(wanted, got)] for wanted in expected]
     holder: dict[int, int] = {}
@@ -231,7 +231,7 @@ def _equal(wanted: Any, said: Any) -> bool:
 
 
 def _attributes(pane: Pane, query: Query) -> dict[str, Any]:
-    """A pane as transcripts write it."""
+    """The attributes of a pane in the notation of transcripts."""
     if isinstance(query.windowing, CountWindow):
         bounds: list[float] = [pane.window.start, pane.window.end]
     else:

@@ -1,4 +1,4 @@
-"""A script that was checked against the pipeline it is for: names are known, records have the types of their source."""
+"""A script that was checked against its pipeline: names are known, records have the types of their source."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,17 +22,17 @@ class Checked:
     pipeline: Pipeline
     script: Script
     outputs: Mapping[str, Query | Stream]
-    """Views by name, then sinks as `explain()` writes them."""
+    """Views by name, then sinks by their text in `explain()`."""
     admitted: Mapping[int, Admitted]
-    """What arrives, by the number of the step."""
+    """The arriving records, by the number of the step."""
     tables: Mapping[str, Sequence[Row]]
-    """What the tables hold at the start that are read from a file or a view."""
+    """The rows at the start of tables that are read from a file or a view."""
     contents: Mapping[int, Sequence[Row]]
-    """What a table holds from a step on, by the number of the step."""
+    """The new rows of a table, by the number of the step that sets them."""
 
 
 def check_script(pipeline: Pipeline, script: Script) -> Checked:
-    """Check a script. Refuses what is not known to the pipeline, with the line of the step."""
+    """Check a script. Refuses names that the pipeline does not have, with the place of the step."""
     if all(isinstance(step, Contents) for step in script.steps):
         raise refuse("nothing happens in the script; a method returns a longer script: script = script.rows(...)")
     sources, tables = _sources(pipeline), _tables(pipeline)
@@ -52,7 +52,7 @@ def check_script(pipeline: Pipeline, script: Script) -> Checked:
 
 
 def check_mark(checked: Checked, step: ScriptMark, watermarks: Mapping[str, int]) -> None:
-    """Refuse a watermark that does nothing, as that of every query is past it. `watermarks` are those of outputs."""
+    """Refuse a watermark without effect, because every query is past it. `watermarks` are those of the outputs."""
     queries = [name for name, of in checked.outputs.items() if isinstance(of, Query) and of.event_time is not None]
     least = min((watermarks[name] for name in queries), default=step.at)
     if step.at < least:
@@ -89,7 +89,7 @@ def _outputs(pipeline: Pipeline) -> dict[str, Query | Stream]:
 
 
 def _tables(pipeline: Pipeline) -> dict[str, Table]:
-    """The tables whose rows are not part of the pipeline."""
+    """The tables whose rows are not defined in the pipeline."""
     return tables_of(stream_of(of) for of in _outputs(pipeline).values())
 
 
@@ -103,7 +103,7 @@ def _table(pipeline: Pipeline, step: Contents, tables: Mapping[str, Table]) -> T
 def _at_start(
     script: Script, tables: Mapping[str, Table], contents: Mapping[int, Sequence[Row]]
 ) -> dict[str, Sequence[Row]]:
-    """What tables hold before the first step that is not about a table: of the script, or else of their file."""
+    """The rows of tables before the first step that is not about a table: from the script, or else from their file."""
     held: dict[str, Sequence[Row]] = {}
     for number, step in enumerate(script.steps):
         if not isinstance(step, Contents):

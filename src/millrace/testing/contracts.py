@@ -1,4 +1,4 @@
-"""Checks of the contracts of `CustomSource` and `CustomSink`, for the tests of whoever writes one.
+"""Checks of the contracts of `CustomSource` and `CustomSink`, for the tests of their authors.
 
     def test_my_source():
         check_source(lambda: Orders(url), "id BIGINT, at TIMESTAMP", add=place_an_order)
@@ -6,7 +6,7 @@
     def test_my_sink():
         check_sink(lambda: Warehouse(url), rows_in_warehouse)
 
-Each raises AssertionError that names the broken promise.
+Each raises an AssertionError that names the violated contract.
 """
 
 import json
@@ -31,9 +31,9 @@ _ROWS = pa.table({"k": ["a", "b", "a"], "v": [1, 2, 3]})
 def check_source(
     make: Callable[[], CustomSource], schema: str | Mapping[str, str] | Schema, add: Callable[[], object] | None = None
 ) -> None:
-    """Check that positions are JSON, that they replay the same rows, and that micro-batches lose and repeat nothing.
+    """Check that positions are JSON, that they replay the same rows, and that micro-batches read every row once.
 
-    `make` opens the source anew, as after a crash. `add` lets the source grow by at least a row; without it, the source
+    `make` opens the source anew, as after a crash. `add` adds at least one row to the source; without it, the source
     must hold rows already.
     """
     columns = parse_schema(schema)
@@ -64,7 +64,7 @@ def check_source(
 
 
 def _position(position: Any, what: str) -> Any:
-    """A position as it comes back from the checkpoint."""
+    """A position after a round trip through JSON, as from the checkpoint."""
     try:
         back = json.loads(json.dumps(position))
     except (TypeError, ValueError) as error:
@@ -75,7 +75,7 @@ def _position(position: Any, what: str) -> Any:
 
 def _read(source: CustomSource, start: Any, end: Any, schema: Schema) -> list[dict[str, Any]]:
     """The rows between two positions, read as workers read them: from copies of the source and its splits."""
-    from pyspark import cloudpickle  # as Spark sends them; importing the check should not import Spark
+    from pyspark import cloudpickle  # Spark's own pickler; imported here, as this module must not import Spark
 
     rows: list[dict[str, Any]] = []
     for split in source.splits(start, end):
@@ -101,9 +101,9 @@ def _micro_batches(source: CustomSource, start: Any, end: Any) -> list[tuple[Any
 def check_sink(
     make: Callable[[], CustomSink], stored: Callable[[], list[dict[str, Any]]], rows: pa.Table = _ROWS
 ) -> None:
-    """Check that a commit is stored once and whole, whatever line of the sink the process is killed at.
+    """Check that commits are atomic and idempotent, at whatever line of the sink the process is killed.
 
-    `make` opens the sink anew, `stored` gives all rows that it holds, in any order. The check writes `rows` several
+    `make` opens the sink anew, `stored` returns all rows that it holds, in any order. The check writes `rows` several
     times. It forks, and kills the child with SIGKILL at each line of Python that `write` runs, one after the other.
     """
     make()
@@ -134,7 +134,7 @@ def check_sink(
 
 
 def _killed_at(line: int, work: Callable[[], None]) -> bool:
-    """Do some work in a child that is killed at a line of the user's code; whether it ended before that."""
+    """Run `work` in a child process that is killed at a line of the user's code; whether it ended before that line."""
     child = os.fork()
     if child == 0:
         try:
@@ -153,7 +153,7 @@ def _killed_at(line: int, work: Callable[[], None]) -> bool:
 
 
 def _killer(line: int) -> Callable[[FrameType, str, Any], Any]:
-    """A trace function that counts lines outside Millrace and ends the process at one of them."""
+    """A trace function that counts lines outside of Millrace and kills the process at one of them."""
     passed = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:

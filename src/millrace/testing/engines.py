@@ -1,4 +1,4 @@
-"""Engines that transcripts can be run against: one interface over the slow and the fast."""
+"""The engines that run transcripts: one interface for the slow reference and the fast pane engine."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from millrace.panes.lift import assigned, lift
 
 
 class Engine(Protocol):
-    """What a transcript can be run against; `Reference` says what the members mean."""
+    """An engine that can run a transcript; `Reference` documents the members."""
 
     @property
     def dropped(self) -> int: ...  # noqa: D102
@@ -34,34 +34,34 @@ class Engine(Protocol):
 
 
 class PaneEngine:
-    """`millrace.panes`, with the row-wise part of the query done as the reference does it."""
+    """`millrace.panes`; the row operators of the query are evaluated as in the reference."""
 
     def __init__(self, query: Query, tables: Mapping[str, Iterable[Row]] | None = None, now: int = 0) -> None:
-        """Start with nothing. `tables` holds the rows of tables that the query reads from a file."""
+        """Start without input. `tables` holds the rows of tables that the query reads from a file."""
         self._query = query
         self._panes = Panes(query)
         self.state = PaneState(now=now)
         self.failed: list[Failure] = []
-        """The firings that had no answer."""
+        """The firings whose answer has no value."""
         self._rows = RowEvaluator(query.stream, tables or {}, now)
 
     @property
     def dropped(self) -> int:
-        """Elements that came too late for every window."""
+        """The number of elements that came too late for every window."""
         return self.state.dropped
 
     @property
     def event_time(self) -> int:
-        """Where the watermark is."""
+        """The watermark."""
         return self.state.watermark
 
     @property
     def dead(self) -> list[RowDeadLetter]:
-        """The rows that could not be taken in."""
+        """The rows that could not be processed."""
         return self._rows.dead
 
     def input(self, rows: Iterable[Row], source: str | None = None) -> list[Pane]:
-        """Take in one bundle."""
+        """Process one bundle."""
         return self._advance(self._partials(rows, source), self.state.watermark, self.state.now)
 
     def table(self, name: str, rows: Iterable[Row]) -> None:
@@ -69,24 +69,24 @@ class PaneEngine:
         self._rows.table(name, rows)
 
     def watermark(self, at: int) -> list[Pane]:
-        """Let event time advance."""
+        """Advance the watermark."""
         return self._advance(None, at, self.state.now)
 
     def clock(self, now: int) -> list[Pane]:
-        """Let processing time advance."""
+        """Advance processing time."""
         return self._advance(None, self.state.watermark, now)
 
     def advance(self, now: int) -> list[Pane]:
-        """Let time pass as the query's own watermark policy sees it, then the clock."""
+        """Advance the watermark by the query's own policy, and processing time to `now`."""
         return self._advance(None, self._rows.watermark(now), now)
 
     def micro_batch(self, rows: Iterable[Row], now: int, source: str | None = None) -> list[Pane]:
-        """Input, watermark and clock as one call."""
+        """Process input, watermark and clock in one call."""
         partials = self._partials(rows, source)
         return self._advance(partials, self._rows.watermark(now), now)
 
     def end(self) -> list[Pane]:
-        """The input is over."""
+        """End the input: the watermark advances to the end of time."""
         return self.watermark(END_OF_TIME)
 
     def _advance(self, partials: pa.Table | None, watermark: int, now: int) -> list[Pane]:
@@ -101,7 +101,7 @@ class PaneEngine:
         return self._lifted(valued)
 
     def _lifted(self, valued: list[tuple[Row, tuple[tuple[Any, ...], ...]]]) -> pa.Table | None:
-        """Rows with the arguments of their aggregates, as partials; those without a value are dead letters."""
+        """Partials from rows and the arguments of their aggregates; rows that fail become dead letters."""
         if not valued:
             return None
         try:
@@ -132,7 +132,7 @@ class PaneEngine:
 
 
 def as_panes(table: pa.Table, query: Query) -> list[Pane]:
-    """A table of panes, a pane at a time."""
+    """The panes in a table."""
     columns = {name: table[name].to_pylist() for name in table.column_names}
 
     def pane(row: int) -> Pane:
@@ -153,7 +153,7 @@ def as_panes(table: pa.Table, query: Query) -> list[Pane]:
 
 
 def as_failures(table: pa.Table, query: Query) -> list[Failure]:
-    """A table of firings without an answer, one at a time."""
+    """The failures in a table."""
     keys = query.key_columns
     return [
         Failure(tuple(row[key] for key in keys), Window(row["start"], row["end"]), row["reason"])

@@ -1,4 +1,4 @@
-"""Scripts on the engines of this process, the reference and the panes: a step at a time, each output by itself."""
+"""Runs scripts on the in-process engines, the reference and the panes: step by step, each output separately."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ Tables = Mapping[str, Iterable[Row]]
 
 
 class LocalEngine(Protocol):
-    """What answers for one output; `Reference` says what the members mean."""
+    """The engine of one output; `Reference` documents the members."""
 
     @property
     def dropped(self) -> int: ...  # noqa: D102
@@ -38,7 +38,7 @@ class LocalEngine(Protocol):
 
 
 class PlainRows:
-    """A stream that goes to a sink as it is: its rows are its answers."""
+    """The engine of a stream that goes to a sink without aggregation: its rows are its answers."""
 
     def __init__(self, stream: Stream, tables: Tables, now: int) -> None:
         """Start with no input."""
@@ -48,7 +48,7 @@ class PlainRows:
 
     @property
     def dead(self) -> list[RowDeadLetter]:
-        """The rows that could not be taken in."""
+        """The rows that could not be processed."""
         return self._rows.dead
 
     def table(self, name: str, rows: Iterable[Row]) -> None:
@@ -56,22 +56,22 @@ class PlainRows:
         self._rows.table(name, rows)
 
     def input(self, rows: Iterable[Row], source: str | None = None) -> list[Row]:
-        """Take in one bundle."""
+        """Process one bundle."""
         return self._rows.take(rows, source, self.event_time, self._now)
 
     def watermark(self, at: int) -> list[Row]:
-        """Let event time advance."""
+        """Advance the watermark."""
         self.event_time = max(self.event_time, at)
         return []
 
     def advance(self, now: int) -> list[Row]:
-        """Let time pass as the policy of the stream sees it."""
+        """Advance the clock to `now`, and the watermark by the policy of the stream."""
         self._now = max(self._now, now)
         return self.watermark(self._rows.watermark(now))
 
 
 class LocalOutput:
-    """One output, and the engine that answers for it."""
+    """One output and its engine."""
 
     def __init__(
         self, name: str, of: Query | Stream, start: Callable[[Tables, int], LocalEngine], checked: Checked
@@ -104,10 +104,10 @@ class LocalOutput:
         return in_order(self.of, map(self._row, said))
 
     def records_of(self, letters: Sequence[RowDeadLetter], source: str, admitted: Admitted) -> list[tuple[int, str]]:
-        """Which rows of a bundle some letters are about, and why they were set aside.
+        """The indexes of the rows of a bundle that caused dead letters, with the reasons.
 
-        A letter holds a row as far as it came. Each row of the bundle is taken in once more, alone, by an engine that
-        has seen nothing, to see whose letter it is.
+        A letter holds the row as the failing operator received it. To find its origin, each row of the bundle is
+        processed again, alone, by a fresh engine.
         """
         waiting = [(repr(letter.row), letter.reason) for letter in letters]
         found = []
@@ -123,7 +123,7 @@ class LocalOutput:
         return found
 
     def without_value(self, failures: Sequence[Failure]) -> list[DeadLetter]:
-        """Answers that have no value, in the order of their keys and windows."""
+        """The dead letters of answers that have no value, in the order of the failures."""
         assert isinstance(self.of, Query) or not failures
         return [DeadLetter(None, self._key(failure), failure.reason, self.name) for failure in failures]
 
@@ -147,7 +147,7 @@ class LocalOutput:
 
 
 def run_here(checked: Checked, panes: bool) -> Answers:
-    """The answers of the reference, or of the pane engine."""
+    """Run a script on the reference or on the pane engine."""
     outputs = [LocalOutput(name, of, _engine(of, panes), checked) for name, of in checked.outputs.items()]
     steps = []
     for number, step in enumerate(checked.script.steps):
@@ -174,7 +174,7 @@ def _take(outputs: Sequence[LocalOutput], step: Step, number: int, checked: Chec
         answers[output.name] = output.take(step, number, checked)
         letters = output.engine.dead[dead:]
         if letters and isinstance(step, Arrival):
-            # A record is set aside once, however many outputs it does not suit.
+            # A record becomes one dead letter, even if several outputs reject it.
             found = output.records_of(letters, step.source, checked.admitted[number])
             reasons = dict(reversed(found)) | reasons
         failed += output.without_value(output.engine.failed[failures:])
@@ -182,7 +182,7 @@ def _take(outputs: Sequence[LocalOutput], step: Step, number: int, checked: Chec
 
 
 def letters_of(step: Step, number: int, checked: Checked, reasons: Mapping[int, str]) -> list[DeadLetter]:
-    """The dead letters of what arrives in a step: records that do not fit, then those that were set aside later."""
+    """The dead letters of the records of a step: first those that do not fit, then those that operators rejected."""
     if not isinstance(step, Arrival):
         return []
     admitted = checked.admitted[number]

@@ -1,7 +1,7 @@
-"""Windows, triggers, watermark policies and aggregates as transcripts write them.
+"""Parses windows, triggers, watermark policies and aggregates in the notation of transcripts.
 
-`watermark(early=elements(2), late=each())`: a name, and arguments in parentheses. An argument is a
-number, a duration, another call, or for aggregates an SQL expression.
+`watermark(early=elements(2), late=each())`: a name, and arguments in parentheses. An argument is a number, a duration,
+another call, or for aggregates an SQL expression.
 """
 
 import inspect
@@ -77,22 +77,22 @@ AGGREGATES: dict[str, Callable[..., Aggregate]] = {
 
 
 def parse_window(text: object) -> Windowing:
-    """Read `fixed(10s)` and the like."""
+    """Parse a window such as `fixed(10s)`."""
     return _call(text, "window", WINDOWS)
 
 
 def parse_trigger(text: object) -> Trigger:
-    """Read `watermark(early=elements(2))` and the like."""
+    """Parse a trigger such as `watermark(early=elements(2))`."""
     return _call(text, "trigger", TRIGGERS, nested=True)
 
 
 def parse_policy(text: object) -> Policy:
-    """Read `percentile(0.99)` and the like."""
+    """Parse a watermark policy such as `percentile(0.99)`."""
     return _call(text, "watermark policy", POLICIES)
 
 
 def parse_aggregate(text: object) -> Aggregate:
-    """Read `sum(v)` and the like."""
+    """Parse an aggregate such as `sum(v)`."""
     return _call(text, "aggregate", AGGREGATES)
 
 
@@ -123,7 +123,7 @@ def _call(text: object, what: str, known: Mapping[str, Callable[..., T]], nested
 
 
 def _split(inside: str, what: str) -> Iterator[str]:
-    """Arguments: what stands between commas that are in no parentheses or quotes."""
+    """Split arguments at commas outside of parentheses and quotes."""
     depth, quote, start = 0, "", 0
     for place, character in enumerate(inside):
         if quote:
@@ -152,6 +152,6 @@ def _literal(text: str) -> Any:
 
 
 def _unquoted(text: str) -> str:
-    """The text of a duration that is written as in Python; an SQL string keeps its quotes."""
+    """The text of a duration without its quotes; any other string is SQL and keeps them."""
     inside = text[1:-1]
     return inside if _DURATION.fullmatch(inside) and text[0] == text[-1] and text[0] in "'\"" else text

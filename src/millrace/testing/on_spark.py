@@ -1,4 +1,4 @@
-"""Scripts on a real Spark stream: each step but those about tables is a micro-batch."""
+"""Runs scripts on a real Spark stream: each step is a micro-batch, except those that set tables."""
 
 import atexit
 import json
@@ -62,7 +62,7 @@ def _started() -> SparkSession:
 
 @dataclass(slots=True)
 class SparkStep:
-    """What a micro-batch answered."""
+    """The answers, progress and dead letters of a micro-batch."""
 
     answers: Mapping[str, pa.Table]
     progress: BatchProgress
@@ -70,7 +70,7 @@ class SparkStep:
 
 
 def run_on_spark(checked: Checked, spark: SparkSession) -> Answers:
-    """The answers of a stream on Spark."""
+    """Run a script as a stream on Spark."""
     with TemporaryDirectory(prefix="millrace-test-") as name:
         folder = Path(name)
         tables = TableFiles(folder / "tables", checked)
@@ -122,7 +122,7 @@ def _run(checked: Checked, spark: SparkSession, checkpoint: Path, tables: "Table
 
 
 def _scripts(checked: Checked) -> dict[str, SourceScript]:
-    """What each source has in each micro-batch. All of them have the same times."""
+    """The input of each source in each micro-batch. Clock and watermark steps are the same for all sources."""
     scripts = {}
     for source in checked.pipeline.sources:
         happenings = []
@@ -139,16 +139,16 @@ def _scripts(checked: Checked) -> dict[str, SourceScript]:
 
 
 class TableFiles:
-    """The tables whose rows a script gives, in files that are replaced between micro-batches."""
+    """The files of tables whose rows the script sets; they are replaced between micro-batches."""
 
     def __init__(self, folder: Path, checked: Checked) -> None:
-        """Write what they hold in the first micro-batch."""
+        """Write the rows for the first micro-batch."""
         folder.mkdir()
         self._schemas = tables_of(stream_of(of) for of in checked.outputs.values())
         given = sorted({step.table for step in checked.script.steps if isinstance(step, Contents)})
         self.paths = {name: folder / f"{number}.parquet" for number, name in enumerate(given)}
         self._changes: list[list[tuple[str, Sequence[Row]]]] = [[]]
-        """What changes before each micro-batch."""
+        """The tables to replace before each micro-batch."""
         for number, step in enumerate(checked.script.steps):
             if isinstance(step, Contents):
                 self._changes[-1].append((step.table, checked.contents[number]))
@@ -158,7 +158,7 @@ class TableFiles:
             self._write(name, checked.tables[name])
 
     def change(self, batch: int) -> None:
-        """Let them hold what they hold in a micro-batch, by its number."""
+        """Replace the tables that change before a micro-batch, by its number."""
         for name, rows in self._changes[batch]:
             self._write(name, rows)
 
@@ -186,7 +186,7 @@ def _rewriter(paths: Mapping[str, Path]) -> Callable[[Stream], Stream]:
     done: dict[int, Stream] = {}
 
     def rewrite(node: Stream) -> Stream:
-        # A node that two streams share stays one node: its state is kept by it.
+        # A node that two streams share stays one node, as state belongs to a node.
         if id(node) not in done:
             done[id(node)] = made(node)
         return done[id(node)]
@@ -217,7 +217,7 @@ def _sink(number: int) -> FunctionSink:
 
 
 def _part_names(pipeline: Pipeline) -> list[str]:
-    """What Spark's host calls the outputs of a rewritten pipeline."""
+    """The ids of the outputs of the rewritten pipeline on Spark."""
     sinks = [sink_id(_sink(number)) for number, _ in enumerate(pipeline.sinks)]
     return [*(view_id(name) for name in pipeline.views), *sinks]
 
@@ -231,7 +231,7 @@ def _letters(
     checked: Checked, number: int, letters: Sequence[Mapping[str, Any]], positions: Mapping[str, int],
     parts: Mapping[str, str],
 ) -> list[DeadLetter]:  # fmt: skip
-    """The dead letters of a micro-batch: of what arrived, with the record; and of answers that have no value."""
+    """The dead letters of a micro-batch: those of records, then those of answers that have no value."""
     step = checked.script.steps[number]
     reasons: dict[int, str] = {}
     failed = []
@@ -240,14 +240,14 @@ def _letters(
             failed.append(_failed(checked, parts[letter["origin"]], letter))
         elif isinstance(step, Arrival):
             place = letter["offset"] - positions[step.source]
-            if letter["origin"] != step.source:  # it was set aside after a dedup, where offsets are lost
+            if letter["origin"] != step.source:  # it failed after a dedup, which loses offsets
                 place = _place_of(checked.admitted[number].rows, json.loads(letter["value"]))
             reasons.setdefault(place, letter["reason"])
     return [*letters_of(step, number, checked, reasons), *failed]
 
 
 def _place_of(rows: Sequence[Row], held: Mapping[str, Any]) -> int:
-    """Which row a letter is about that holds a row as it was at a dedup: the first that has most of its values."""
+    """The index of the row that a letter after a dedup stems from: the first with the most equal values."""
     texts = [json.loads(json.dumps(row, default=str)) for row in rows]
     same = [sum(name in held and held[name] == value for name, value in text.items()) for text in texts]
     return same.index(max(same))

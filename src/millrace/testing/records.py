@@ -1,4 +1,4 @@
-"""Records of a script as rows of their source's types, the same for every engine."""
+"""Converts records of a script to rows with the types of their source, in the same way for every engine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,21 +20,21 @@ from millrace.testing.script import Arrival, Contents, Record, parsed_time
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The records of a step that fit their source."""
+    """The records of a step, divided into rows that fit the source and misfits."""
 
     rows: list[Row]
-    """With all columns of the source."""
+    """Rows with all columns of the source."""
     records: list[Record]
-    """Each row as the script gives it."""
+    """The record of each row, as the script gives it."""
     misfits: list[tuple[Record, str]]
-    """The records that do not fit, and why."""
+    """The records that do not fit, with the reason."""
 
 
 def admit(source: Source, arrivals: Sequence[Arrival]) -> list[Admitted]:
-    """What arrives at a source, step by step, as a running pipeline would read it.
+    """The records that arrive at a source, by step, decoded as in a running pipeline.
 
-    Refuses a column that the source does not have, with the line of the step. All steps are decoded at once, because a
-    call of the decoder takes longer than what it does to a few rows.
+    Refuses a column that the source does not have, with the place of the step. All steps are decoded in one call,
+    because the decoder's overhead per call exceeds the time for a few rows.
     """
     for step in arrivals:
         _check_records(source, step)
@@ -66,12 +66,12 @@ def contents_of(table: Table, step: Contents) -> list[Row]:
 
 
 def with_times(schema: Schema, row: Row) -> dict[str, Any]:
-    """All columns of a schema, with dates and times that are given as ISO 8601 text as values of their types."""
+    """A row with all columns of a schema; dates and times in ISO 8601 text are parsed."""
     return {column.name: _value(row.get(column.name), column.type) for column in schema}
 
 
 def misfit(schema: Schema, row: Row) -> str | None:
-    """Which value is not of its column's type, in words; None if all are."""
+    """A message about the first value that does not have its column's type; None if all fit."""
     for column in schema:
         if not fits(row[column.name], column.type):
             return f"{column.name} is not {column.type}: {row[column.name]!r:.80}"
@@ -79,12 +79,12 @@ def misfit(schema: Schema, row: Row) -> str | None:
 
 
 def is_json(source: Source) -> bool:
-    """Whether a source has records of JSON text."""
+    """Whether the records of a source are JSON text."""
     return source.kind == "log" or dict(source.options).get("format") == "json"
 
 
 def _decode(source: Source, records: Sequence[Record]) -> tuple[list[Row], dict[int, str]]:
-    """Through JSON text and the decoder of a running pipeline: the rows that fit, and why the others do not."""
+    """Encode records as JSON and decode it as a running pipeline does: rows that fit, and reasons by record number."""
     texts = [record if isinstance(record, str) else to_json(record) for record in records]
     with at_place(source.place):
         decoder = _decoder(source.schema)
@@ -98,7 +98,7 @@ def _decoder(schema: Schema) -> JsonDecoder:
 
 
 def _cast(source: Source, records: Sequence[Record]) -> tuple[list[Row], dict[int, str]]:
-    """As values of Python, which columns of Arrow are made from; the same."""
+    """Check records as Python values: rows that fit, and reasons by record number."""
     rows: list[Row] = []
     reasons: dict[int, str] = {}
     for number, record in enumerate(records):

@@ -1,4 +1,4 @@
-"""A pipeline, a script and an engine: the answers."""
+"""Runs a script through a pipeline, on a chosen engine."""
 
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
@@ -20,12 +20,12 @@ def run_script(
 ) -> Answers:
     """Run a script through a pipeline and return the answers.
 
-    The pipeline is used as it is, but its sources are fed by the script, and its sinks are not written to. Engine
+    The pipeline is unchanged, except that the script feeds its sources and its sinks are not written to. Engine
     `reference` evaluates it in plain Python, in milliseconds; `panes` uses the engine of running pipelines in this
     process; `spark` runs a Spark stream, in which each step is a micro-batch.
 
-    `spark` is the session of engine `spark`. Without it that is the active session, or else a session that is started
-    once and stopped when the process ends.
+    `spark` is the session of engine `spark`; the default is the active session, or else a session that is started once
+    and stopped when the process ends.
     """
     if not isinstance(pipeline, Pipeline):
         raise refuse(
@@ -39,7 +39,7 @@ def run_script(
         raise refuse(f"spark= is for engine='spark', not for {engine!r}")
     checked = check_script(pipeline, script)
     if engine == "spark":
-        from millrace.testing.on_spark import run_on_spark, session_of_process  # these import Spark, which is slow
+        from millrace.testing.on_spark import run_on_spark, session_of_process  # imports Spark, which is slow
 
         return run_on_spark(checked, spark or session_of_process())
     return run_here(checked, panes=engine == "panes")

@@ -1,4 +1,4 @@
-"""A test's input: rows of named sources, contents of tables, watermarks and the clock, in order.
+"""The input of a test: rows of sources, contents of tables, watermarks and the clock, in order.
 
     script = (
         Script()
@@ -8,7 +8,7 @@
         .end()
     )
 
-A script is a value: each method returns a longer one. Every step remembers its line in the test.
+A script is a value: each method returns a longer one. Every step stores its place in the test.
 """
 
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ Step: TypeAlias = Arrival | Contents | ScriptMark | Tick
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The steps of a test. `start` is where the clock starts: 1970-01-01T00:00:00Z if it is not given."""
+    """The steps of a test. The clock starts at `start`; the default is 1970-01-01T00:00:00Z."""
 
     start: Time | None = None
     steps: tuple[Step, ...] = field(default=(), kw_only=True)
@@ -86,7 +86,7 @@ class Script:
     def rows(self, source: str, /, *rows: Record) -> "Script":
         """Rows arrive at a source, as one bundle: one micro-batch.
 
-        The watermark then advances as the policy of the pipeline says. Rows of JSON sources, `log(...)` and
+        The watermark then advances by the policy of the pipeline. Rows of JSON sources, `log(...)` and
         `files(...)`, are decoded as in a running pipeline, and may be given as text.
         """
         name = _name(source, "rows", "source")
@@ -103,7 +103,7 @@ class Script:
         return self._with(Contents(name, tuple(_copied(row, f"table({name!r}, ...)") for row in rows), caller()))
 
     def watermark(self, at: Time) -> "Script":
-        """Event time advances to `at`, in every view and sink, if it is not there yet."""
+        """The watermark advances to `at` in every view and sink that is not past it."""
         instant = _instant(at, "watermark()")
         if instant < self._mark:
             raise refuse(f"the watermark goes back: from {_iso(self._mark)} to {_iso(instant)}")
@@ -113,7 +113,7 @@ class Script:
         """Processing time advances: by a duration such as `"10s"`, or to a point in time."""
         now = self.now
         if isinstance(time, timedelta) or (isinstance(time, str) and parsed_time(time) is None):
-            then = now + parse_positive(time, "clock()")  # which refuses text that is neither
+            then = now + parse_positive(time, "clock()")  # refuses text that is neither
         else:
             then = _instant(time, "clock()")
         if then <= now:
@@ -126,12 +126,12 @@ class Script:
 
     @property
     def now(self) -> int:
-        """Where the clock is after all steps, in microseconds."""
+        """The clock after all steps, in microseconds."""
         return next((step.now for step in reversed(self.steps) if isinstance(step, Tick)), self.started)
 
     @property
     def started(self) -> int:
-        """Where the clock starts, in microseconds."""
+        """The clock at the start, in microseconds."""
         return 0 if self.start is None else to_instant(self.start)
 
     @property
@@ -149,7 +149,7 @@ def _record(row: object, where: str) -> Record:
 
 
 def _copied(row: object, where: str) -> Row:
-    """A copy, so that a test may use its dict again."""
+    """A copy, so that the test may reuse its dict."""
     if not isinstance(row, Mapping):
         hint = "; give the rows one by one, as *rows" if isinstance(row, list | tuple) else ""
         raise refuse(f"{where}: a row is a dict of columns, not {shown(row)}{hint}")
@@ -171,7 +171,7 @@ def _instant(value: object, where: str) -> int:
 
 
 def parsed_time(value: object) -> datetime | None:
-    """An ISO 8601 string as a datetime in UTC; None if it is none."""
+    """An ISO 8601 string as a datetime in UTC; None if the value is not such a string."""
     if not isinstance(value, str):
         return None
     try:

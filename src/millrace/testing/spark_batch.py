@@ -1,4 +1,4 @@
-"""Transcripts against Spark's batch: the elements of each, all at once, must answer what the reference answers."""
+"""Runs transcripts as batches on Spark: the answers to all elements at once must equal those of the reference."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ Answers = list[dict[str, Any]]
 
 
 def differences(transcripts: Sequence[Transcript]) -> list[list[str] | Exception]:
-    """What Spark answers over the elements of each transcript that the reference does not, and the other way round."""
+    """For each transcript, the answers that only Spark or only the reference gives; or the error of Spark."""
     rows = [[row for step in each.steps if isinstance(step, InputStep) for row in step.rows] for each in transcripts]
     cases = [(each.query, given) for each, given in zip(transcripts, rows, strict=True)]
     found: list[list[str] | Exception] = []
@@ -36,7 +36,7 @@ def differences(transcripts: Sequence[Transcript]) -> list[list[str] | Exception
 def all_on_spark(
     spark: SparkSession, cases: Sequence[tuple[Query, Sequence[Row]]], partitions: int = 1, fuse: bool = True
 ) -> list[Answers | Exception]:
-    """The answers of Spark over the rows of each query's only source, in an order of their own."""
+    """The sorted answers of Spark to each query over the rows of its only source; or the error."""
 
     def together(given: Sequence[tuple[Query, Sequence[Row]]]) -> list[Answers]:
         views = {f"case_{n}": renamed(query, f"case_{n}") for n, (query, _) in enumerate(given)}
@@ -55,7 +55,7 @@ def all_on_spark(
 
 
 def on_spark(spark: SparkSession, query: Query, rows: Sequence[Row], partitions: int = 1, fuse: bool = True) -> Answers:
-    """The same for one query. Raises what Spark fails with."""
+    """The sorted answers of Spark to one query. Raises the error of Spark."""
     (found,) = all_on_spark(spark, [(query, rows)], partitions, fuse)
     if isinstance(found, Exception):
         raise found
@@ -63,7 +63,7 @@ def on_spark(spark: SparkSession, query: Query, rows: Sequence[Row], partitions:
 
 
 def on_reference(query: Query, rows: Iterable[Row]) -> Answers:
-    """The answers of the reference, likewise."""
+    """The sorted answers of the reference."""
     return _comparable(query.row(pane) for pane in batch(query, rows))
 
 
@@ -73,7 +73,7 @@ def _comparable(rows: Iterable[dict[str, Any]]) -> Answers:
 
 
 def _rounded(value: Any) -> Any:
-    """Sums of floats depend on their order in the last digits; a time is the same in whatever way its zone is known."""
+    """Round floats, whose sums depend on the order in the last digits, and convert times to UTC."""
     if isinstance(value, datetime):
         return value.astimezone(UTC)
     return float(f"{value:.12g}") if isinstance(value, float) else value

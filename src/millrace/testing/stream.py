@@ -1,4 +1,4 @@
-"""Transcripts on a real Spark stream: each step a micro-batch, many transcripts in one pipeline, in lockstep."""
+"""Runs transcripts on a real Spark stream: each step is a micro-batch; all transcripts run in one pipeline."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class StreamCase:
-    """A query of one source in memory, and what happens to it."""
+    """A query with one source in memory, and its input, clock and watermark by micro-batch."""
 
     query: Query
     happenings: Sequence[Happening]
@@ -38,7 +38,7 @@ class StreamCase:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a query said in a micro-batch, and how it then was."""
+    """The panes of a query in a micro-batch, with its dropped elements and watermark afterwards."""
 
     panes: list[Pane]
     dropped: int
@@ -47,7 +47,7 @@ class Said:
 
 @dataclass(slots=True)
 class Recorded:
-    """What a stream said, as an engine that says it again; `Reference` says what the members mean."""
+    """An engine that plays back the recorded results of a stream; `Reference` documents the members."""
 
     batches: list[Said]
     dropped: int = 0
@@ -80,17 +80,17 @@ class Recorded:
 
 
 def record(transcripts: Sequence[Transcript]) -> list[Recorded | Exception]:
-    """What a stream says of each transcript; if it fails on one, what it fails with."""
+    """The results of a stream for each transcript; or the error."""
     return [said if isinstance(said, Exception) else Recorded(said) for said in drive(spark(), map(_case, transcripts))]
 
 
 def drive(spark: SparkSession, cases: Iterable[StreamCase], fuse: bool = True) -> list[list[Said] | Exception]:
-    """Run cases in lockstep; should the whole fail, each by itself."""
+    """Run cases together, micro-batch by micro-batch; if that fails, run each alone."""
     return alone_if_not_together(lambda given: _drive(spark, given, fuse), list(cases))
 
 
 def alone_if_not_together(run: Callable[[Sequence[T]], list[R]], cases: Sequence[T]) -> list[R | Exception]:
-    """Run many cases at once; if that fails, one by one, to see which it is that fails."""
+    """Run cases together; if that fails, run each alone to find the failing ones."""
     try:
         return list(run(cases))
     except Exception as error:
@@ -129,7 +129,7 @@ def _drive(spark: SparkSession, cases: Sequence[StreamCase], fuse: bool) -> list
 
 
 def panes_of(query: Query, answers: pa.Table) -> list[Pane]:
-    """Answers as the panes they came from."""
+    """The panes of answers."""
     return [_pane(query, row) for row in answers.to_pylist()]
 
 
@@ -161,11 +161,11 @@ def _case(transcript: Transcript) -> StreamCase:
 
 
 def renamed(query: Query, name: str) -> Query:
-    """A query whose only source is called something else."""
+    """A query with another name for its only source."""
     return replace(query, stream=with_sources(query.stream, lambda source: replace(source, name=name)))
 
 
 @cache
 def spark() -> SparkSession:
-    """The session of a check."""
+    """The Spark session of `millrace check`."""
     return session.start("millrace check")

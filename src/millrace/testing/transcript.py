@@ -1,6 +1,6 @@
-"""Reading transcripts: a YAML document becomes a query, and the steps that drive it.
+"""Parses transcripts: a YAML document becomes a query and the steps that drive it.
 
-The format is docs/transcripts.md's, described for users in docs/transcripts.md.
+docs/transcripts.md describes the format.
 """
 
 import math
@@ -26,13 +26,13 @@ _KEYS = ("name", "window", "trigger", "mode", "lateness", "aggregate", "watermar
 _STEPS = ("input", "watermark", "clock", "expect", "dropped", "watermark_is")
 _ELEMENT = ("k", "v", "at", "closes")
 _FURTHEST = 60_000_000_000
-"""Seconds from 1970, either way, that a date can be: about 1,900 years."""
+"""The maximum distance of a time from 1970 in seconds: about 1,900 years."""
 PANE = ("k", "window", "diff", "timing", "index", "last")
 """The attributes of a pane beside its aggregates."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which a key that is there twice is a mistake, not the loss of the first."""
+    """A YAML loader that refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
@@ -66,21 +66,21 @@ class ClockStep:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """The panes since the last such step, each by some of its attributes."""
+    """The expected panes since the last such step, each given by some of its attributes."""
 
     panes: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """How many elements were dropped since the start."""
+    """The expected number of dropped elements since the start."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class WatermarkIs:
-    """Where the query's own watermark policy has come to."""
+    """The expected watermark by the query's own policy."""
 
     at: int
 
@@ -90,17 +90,17 @@ Step: TypeAlias = InputStep | WatermarkStep | ClockStep | Expect | Dropped | Wat
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """A query, what happens to it, and what it must say."""
+    """A query and its steps: input, time and expectations."""
 
     query: Query
     steps: tuple[Step, ...]
     derived: bool
-    """Whether the watermark follows from the events, by the query's policy, after each step."""
+    """Whether the query's policy derives the watermark from the events after each step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A YAML document that says it is a transcript, not yet looked into."""
+    """A YAML document that is not parsed as a transcript yet."""
 
     file: str
     line: int
@@ -113,14 +113,14 @@ class Document:
 
     @property
     def name(self) -> str:
-        """What the document calls itself."""
+        """The name of the document, or its line."""
         given = self.content.get("name") if isinstance(self.content, Mapping) else None
         text = " ".join(str(given).split()) if given is not None else f"transcript at line {self.line}"
         return text.encode("utf-8", "backslashreplace").decode()
 
     @property
     def error(self) -> str | None:
-        """The pattern of the message with which the document must fail, if it must."""
+        """The regular expression of the message with which the document must fail; None if it must pass."""
         given = self.content.get("error") if isinstance(self.content, Mapping) else None
         return None if given is None else str(given)
 
@@ -142,7 +142,7 @@ def read_documents(path: Path) -> Iterator[Document]:
     except yaml.YAMLError as error:
         raise PipelineError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
     except (ValueError, ArithmeticError, RecursionError, LookupError) as error:
-        # PyYAML lets through what Python says of a date or a number that is none, or of endless nesting.
+        # PyYAML does not catch Python's errors for invalid dates and numbers, or for too deep nesting.
         raise PipelineError(f"{path}: cannot be read: {error}") from None
 
 
@@ -154,7 +154,7 @@ def _step_lines(document: yaml.Node) -> tuple[int, ...]:
 
 
 def parse_transcript(document: Document) -> Transcript:
-    """Check a document and build what it describes. Raises MillraceError with what is wrong."""
+    """Parse a document. Raises MillraceError if it is invalid."""
     content = document.content
     if not isinstance(content, Mapping):
         raise refuse(f"a transcript is a mapping with window: and steps:, not {type(content).__name__}")
@@ -258,7 +258,7 @@ def _row(element: Mapping[str, Any]) -> dict[str, Any]:
         key: None if element[key] is None else to_datetime(_instant(element[key], key)) for key in ("at", "closes")
     }
     if times["at"] is None and times["closes"] is None:
-        times["at"] = to_datetime(0)  # CountWindow and global windows do not ask when.
+        times["at"] = to_datetime(0)  # Count windows and global windows do not use event time.
     return {**element, **times}
 
 
@@ -290,7 +290,7 @@ def _expected(pane: object, where: str, query: Query) -> Mapping[str, Any]:
     for key in pane:
         if key not in known:
             raise refuse(f"{where}: {unknown('attribute', key, known)}")
-    # An aggregate that is called like an attribute of panes stands in its place.
+    # An aggregate hides the attribute of panes that has the same name.
     expected = dict(pane) if "diff" in query.aggregates else {"diff": 1, **pane}
     _check_attributes({key: value for key, value in expected.items() if key not in query.aggregates}, where)
     return expected

@@ -1,7 +1,7 @@
-"""The Yahoo streaming benchmark: ad events as JSON or Parquet, made from a seed.
+"""The Yahoo streaming benchmark: ad events as JSON or Parquet, generated from a seed.
 
-Filter the views, join each ad to its campaign, count by campaign and 10 s of event time. 100 campaigns of 10 ads; a
-third of the events are views; events are up to 5 s out of order; ten thousand happen a second.
+The query filters view events, joins each ad to its campaign, and counts by campaign and 10 s of event time. There are
+100 campaigns of 10 ads; a third of the events are views; events are up to 5 s out of order, at ten thousand a second.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ ADS = [{"ad_id": f"ad-{n:04}-{n * 7919 % 9973:08x}", "campaign_id": f"campaign-{
 
 
 def write(folder: Path, format: str, count: int, rows: int, seed: int = 7) -> None:
-    """Make so many files of so many events, the same for the same seed."""
+    """Write `count` files of `rows` events each; the same seed gives the same events."""
     folder.mkdir(parents=True, exist_ok=True)
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
@@ -46,12 +46,12 @@ def write(folder: Path, format: str, count: int, rows: int, seed: int = 7) -> No
 
 
 def ads() -> Table:
-    """The small table."""
+    """The table of ads and their campaigns."""
     return table("ads", "ad_id STRING, campaign_id STRING", rows=ADS)
 
 
 def query(events: Stream, mode: str = "on time") -> Query:
-    """The benchmark as a user of Millrace writes it; with early answers, if a mode of panes is named."""
+    """The benchmark as a user of Millrace writes it; with early answers if `mode` names a mode of panes."""
     windowed = (
         events.where("event_type = 'view'")
         .join(ads(), on="ad_id")

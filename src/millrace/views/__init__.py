@@ -1,1 +1,1 @@
-"""Answers kept: the rows of each view, and its recent changes by version, in a database that anyone may query."""
+"""Stored views: the rows of each view and its recent changes by version, in a database that is open to SQL."""

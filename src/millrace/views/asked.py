@@ -1,4 +1,4 @@
-"""SQL queries of users: what they may be, and what is said of those that fail."""
+"""SQL queries of users: the check before they run, and the errors of those that fail."""
 
 import re
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ _READS = ("SELECT", "WITH", "VALUES")
 
 
 def check_query(sql: str) -> None:
-    """Refuse what is not a query. The database sees to it that a query only reads, and that it is only one."""
+    """Refuse text that is not a query. The database itself enforces a single, read-only statement."""
     if "\0" in sql:
         raise PipelineError("a query has no NUL characters")
     found = _FIRST_WORD.match(sql)
@@ -20,20 +20,20 @@ def check_query(sql: str) -> None:
 
 
 def only_reads() -> MillraceError:
-    """That something else than a query was asked."""
+    """The error for anything but one read-only query."""
     return PipelineError("only one query may be asked at a time, and only one that reads: SELECT, WITH or VALUES")
 
 
 def too_slow(limit_seconds: float) -> MillraceError:
-    """That a query takes too long."""
+    """The error for a query that exceeds its time limit."""
     return PipelineError(f"the query takes longer than {limit_seconds:g} s", "ask for less, or give it more time")
 
 
 def no_view(name: str, known: Iterable[str]) -> MillraceError:
-    """That there is no such view."""
+    """The error for an unknown view."""
     return not_found("view", name, known, "millrace views lists the views")
 
 
 def failed(said: object) -> MillraceError:
-    """That the database does not understand."""
+    """The error for a query that the database rejects."""
     return PipelineError(f"the query does not work: {str(said).strip()}")

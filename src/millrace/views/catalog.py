@@ -1,4 +1,4 @@
-"""What a store knows of itself: tables whose names start with `millrace_`."""
+"""The catalog of a store: its metadata, in tables whose names start with `millrace_`."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from millrace.views.store import Generation, GenerationState
 from millrace.views.tables import Tables
 
 FORMAT = 1
-"""Of these tables; a store with another one was written by another release."""
+"""The format of these tables; another release wrote a store with another format."""
 
 _TABLES = (
     "millrace_store (format INTEGER NOT NULL, version BIGINT NOT NULL)",
@@ -34,9 +34,9 @@ class ViewGeneration:
     changed: int
     """The version of its last change."""
     changes: str | None = None
-    """The table of its changes, if it is served."""
+    """The name of its table of changes; None if it is not served."""
     since: int = 0
-    """Changes after this version are kept."""
+    """Changes after this version are available."""
 
     def tables(self, dialect: Dialect) -> Tables:
         """Its tables."""
@@ -45,7 +45,7 @@ class ViewGeneration:
 
 @dataclass(frozen=True, slots=True)
 class CommittedBatch:
-    """How far the answers of a checkpoint have come."""
+    """The last committed batch of a checkpoint, with its generation and version."""
 
     generation: int
     batch: int
@@ -53,13 +53,13 @@ class CommittedBatch:
 
 
 class Catalog:
-    """The tables, seen from within a transaction."""
+    """The catalog tables, within a transaction."""
 
     def __init__(self, connection: StoreConnection) -> None:
         self._connection = connection
 
     def create(self) -> None:
-        """Make the tables if they are not there. Refuses those of another release."""
+        """Create the tables if they do not exist. Refuses those of another release."""
         if self._connection.dialect.alone:
             self._connection.execute(self._connection.dialect.alone)
         for table in _TABLES:
@@ -74,18 +74,18 @@ class Catalog:
             )
 
     def version(self, lock: bool = False) -> int:
-        """The version of the store; with `lock`, nobody else writes until the end of the transaction."""
+        """The version of the store; `lock` blocks other writers until the end of the transaction."""
         suffix = self._connection.dialect.for_update if lock else ""
         found: int = self._connection.execute(f"SELECT version FROM millrace_store{suffix}").fetchone()[0]
         return found
 
     def advance(self, version: int, at: int, pipeline: str) -> None:
-        """Let the store be at a version."""
+        """Advance the store to a version."""
         self._connection.execute("UPDATE millrace_store SET version = $1", (version,))
         self._connection.execute("INSERT INTO millrace_versions VALUES ($1, $2, $3)", (version, at, pipeline))
 
     def generations(self, pipeline: str) -> list[Generation]:
-        """The generations of a pipeline's views, also those that were dropped."""
+        """The generations of a pipeline's views, including dropped ones."""
         sql = "SELECT generation, state FROM millrace_generations WHERE pipeline = $1 ORDER BY generation"
         return [
             Generation(number, GenerationState(state))
@@ -93,17 +93,17 @@ class Catalog:
         ]
 
     def in_state(self, pipeline: str, state: GenerationState) -> int | None:
-        """The generation in a state that only one is in."""
+        """The generation in a state that at most one generation has; None if there is none."""
         return next((each.number for each in self.generations(pipeline) if each.state is state), None)
 
     def add_generation(self, pipeline: str, state: GenerationState) -> int:
-        """A new generation; no number is given out twice."""
+        """Add a generation; returns its number, which is never reused."""
         number = max((each.number for each in self.generations(pipeline)), default=0) + 1
         self._connection.execute("INSERT INTO millrace_generations VALUES ($1, $2, $3)", (pipeline, number, str(state)))
         return number
 
     def set_state(self, pipeline: str, generation: int, state: GenerationState) -> None:
-        """Let a generation be something else."""
+        """Set the state of a generation."""
         sql = "UPDATE millrace_generations SET state = $1 WHERE pipeline = $2 AND generation = $3"
         self._connection.execute(sql, (str(state), pipeline, generation))
 
@@ -126,20 +126,20 @@ class Catalog:
         }
 
     def dropped(self) -> list[ViewGeneration]:
-        """The views of generations that were dropped."""
+        """The views of dropped generations."""
         sql = "SELECT pipeline, generation FROM millrace_generations WHERE state = $1"
         numbers = set(map(tuple, self._connection.execute(sql, (str(GenerationState.DROPPED),)).fetchall()))
         return [kept for kept in self.views() if (kept.pipeline, kept.generation) in numbers]
 
     def served(self, view: str) -> ViewGeneration:
-        """A view by its name."""
+        """The served generation of a view."""
         served = {kept.shape.name: kept for kept in self.views() if kept.changes is not None}
         if view not in served:
             raise not_found("view", view, served, "millrace views lists the views")
         return served[view]
 
     def put(self, kept: ViewGeneration) -> None:
-        """Write down a generation of a view."""
+        """Insert or replace a generation of a view."""
         key = (kept.shape.name, kept.generation)
         self.remove(kept)
         values = (*key, kept.pipeline, kept.shape.to_json(), kept.rows, kept.changed, kept.changes, kept.since)
@@ -147,22 +147,22 @@ class Catalog:
         self._connection.execute(f"INSERT INTO millrace_views VALUES ({marks})", values)
 
     def count(self, kept: ViewGeneration, added: int, version: int) -> None:
-        """Write down that a generation of a view was changed."""
+        """Record a change of a generation of a view: the rows added, and the version."""
         sql = "UPDATE millrace_views SET row_count = row_count + $1, changed = $2 WHERE view = $3 AND generation = $4"
         self._connection.execute(sql, (added, version, kept.shape.name, kept.generation))
 
     def forget(self, kept: ViewGeneration, version: int) -> None:
-        """Write down that the changes of a view up to a version were removed."""
+        """Record that the changes of a view up to a version were removed."""
         sql = "UPDATE millrace_views SET changes_since = $1 WHERE view = $2 AND generation = $3"
         self._connection.execute(sql, (version, kept.shape.name, kept.generation))
 
     def remove(self, kept: ViewGeneration) -> None:
-        """Forget a generation of a view."""
+        """Delete a generation of a view from the catalog."""
         key = (kept.shape.name, kept.generation)
         self._connection.execute("DELETE FROM millrace_views WHERE view = $1 AND generation = $2", key)
 
     def checkpoint(self, pipeline: str, checkpoint: str) -> CommittedBatch | None:
-        """How far a checkpoint has come; None if nothing of it was committed."""
+        """The last committed batch of a checkpoint; None if there is none."""
         sql = (
             "SELECT generation, last_batch, version FROM millrace_checkpoints "
             "WHERE pipeline = $1 AND checkpoint_id = $2"
@@ -171,14 +171,14 @@ class Catalog:
         return None if found is None else CommittedBatch(*found)
 
     def record(self, pipeline: str, checkpoint: str, at: CommittedBatch) -> None:
-        """Write down how far a checkpoint has come."""
+        """Record the last committed batch of a checkpoint."""
         key = (pipeline, checkpoint)
         self._connection.execute("DELETE FROM millrace_checkpoints WHERE pipeline = $1 AND checkpoint_id = $2", key)
         sql = "INSERT INTO millrace_checkpoints VALUES ($1, $2, $3, $4, $5)"
         self._connection.execute(sql, (*key, at.generation, at.batch, at.version))
 
     def last_before(self, at: int) -> int | None:
-        """The last version that was committed before an instant; it and those before it are forgotten."""
+        """The last version committed before an instant; the commit times of versions up to it are deleted."""
         found: int | None = self._connection.execute(
             "SELECT max(version) FROM millrace_versions WHERE at < $1", (at,)
         ).fetchone()[0]

@@ -1,4 +1,4 @@
-"""Changing a generation of a view by answers, in a few statements."""
+"""Applies answers to a generation of a view, in a few SQL statements."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from millrace.views.shape import kind_of
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """How many rows were changed."""
+    """The number of changed rows, by kind of change."""
 
     inserted: int
     updated: int
@@ -27,7 +27,7 @@ class Changed:
 
 
 def change(connection: StoreConnection, kept: ViewGeneration, answers: pa.Table, version: int, whole: bool) -> Changed:
-    """Change a generation of a view, and its changes if it is served; with `whole`, to have no other rows."""
+    """Upsert and delete rows of a view by answers, and log changes if it is served; `whole` deletes all other rows."""
     new = _net(connection, kept, answers, whole)
     if not len(new) and not whole:
         return Changed(0, 0, 0)

@@ -1,4 +1,4 @@
-"""The net of a commit: of several answers for the same key, the last."""
+"""Consolidates the answers of a commit: of several for the same key, the last counts."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -18,11 +18,11 @@ _Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 def consolidate(shape: ViewShape, columns: Sequence[pa.Array], diffs: pa.Array) -> pa.Table:
-    """At most one row a key, sorted by key.
+    """At most one row per key, sorted by key.
 
-    `columns` are those of the shape, with those that are nested as text already. The table has them as c0, c1 and so
-    on; then the diff, and which columns of the key are NULL, as bits. Of a shape that merges, a row that a later one
-    overlaps has a diff of -1: it is gone, and so is all that it overlaps.
+    `columns` are those of the shape, with nested values as text already. The table names them c0, c1 and so on, and
+    adds the diff and a bit mask of the key columns that are NULL. If the shape merges, a row that a later one overlaps
+    gets diff -1: it is deleted together with all rows that it overlaps.
     """
     columns = list(columns)
     for place in shape.key_places:
@@ -31,7 +31,7 @@ def consolidate(shape: ViewShape, columns: Sequence[pa.Array], diffs: pa.Array) 
     table = pa.table([*columns, diffs.cast(pa.int16())], [*names, DIFF])
     key = [names[place] for place in shape.key_places]
     if len(table):
-        # The sort is stable, so that the last of a key comes last.
+        # The sort is stable, so the last answer of a key stays last.
         order = (
             pc.sort_indices(table, sort_keys=[(name, "ascending") for name in key]) if key else np.arange(len(table))
         )
@@ -50,7 +50,7 @@ def consolidate(shape: ViewShape, columns: Sequence[pa.Array], diffs: pa.Array) 
 
 
 def _as_key(column: pa.Array) -> pa.Array:
-    """Values as keys are compared: -0.0 is 0.0, and there is one NaN."""
+    """Values normalized for key comparison: -0.0 becomes 0.0, and all NaNs become one."""
     if not types.is_floating(column.type):
         return column
     column = pc.add(column, pa.scalar(0.0, column.type))
@@ -69,10 +69,10 @@ def _same_as_next(columns: Sequence[pa.ChunkedArray], rows: int) -> _Flags:
 
 
 def _overlapped(shape: ViewShape, table: pa.Table, number: _Ints) -> _Flags:
-    """Which rows a later one of the same group takes the place of, as their windows overlap.
+    """Flags rows that a later row of the same group replaces because their windows overlap.
 
-    Rows are sorted by group and start. So a row overlaps those that follow it up to some point, and none after: look
-    at the next, then, where that overlaps, at the one after it, and so on.
+    Rows are sorted by group and start, so a row overlaps a contiguous run of its successors: compare each row with the
+    next, then the rows that overlapped with the one after it, and so on.
     """
     rows = len(table)
     start, end = (np.asarray(table[f"c{place}"].cast(pa.int64())) for place in shape.bound_places)

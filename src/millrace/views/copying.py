@@ -1,4 +1,4 @@
-"""Arrow columns as PostgreSQL's binary form of rows, which COPY reads, made in columns.
+"""Encodes Arrow columns as rows in PostgreSQL's binary COPY format, column by column.
 
 A row is the number of its fields as two bytes, then each field: its length as four bytes, -1 for NULL, and its bytes.
 """
@@ -18,9 +18,9 @@ HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
 
 _PIECE = 50_000
-"""How many rows are made at once."""
+"""How many rows are encoded at a time."""
 _EPOCH_DAYS = 10_957
-"""PostgreSQL counts from 2000."""
+"""The days from 1970 to PostgreSQL's epoch, 2000."""
 _EPOCH_MICROS = _EPOCH_DAYS * 86_400_000_000
 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -29,19 +29,19 @@ _Ints: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A column: how many bytes each value has, -1 for NULL, and the bytes of all, one after the other."""
+    """An encoded column: the length of each value in bytes, -1 for NULL, and the concatenated values."""
 
     lengths: _Ints
     content: npt.NDArray[Any]
-    """Numbers, or single bytes if values are not all of one length."""
+    """Numbers of one width, or single bytes if lengths vary."""
 
     @property
     def sizes(self) -> _Ints:
-        """How many bytes of the content each value has."""
+        """The length of each value in the content; 0 for NULL."""
         return np.maximum(self.lengths, 0)
 
     def put(self, out: _Bytes, at: _Ints) -> None:
-        """Write the values, each at its place."""
+        """Write each value at its offset in the output."""
         if self.content.dtype.itemsize > 1:
             _put(out, at[self.lengths >= 0], self.content)
             return
@@ -51,7 +51,7 @@ class _Field:
 
 
 def binary_rows(table: pa.Table) -> Iterator[bytes]:
-    """The rows of a table, in pieces."""
+    """The rows of a table in the binary format, in pieces."""
     yield HEADER
     for start in range(0, len(table), _PIECE):
         piece = table.slice(start, _PIECE)
@@ -75,7 +75,7 @@ def _rows(fields: list[_Field], rows: int) -> _Bytes:
 
 
 def _put(out: _Bytes, at: _Ints, numbers: npt.NDArray[Any]) -> None:
-    """Write one number at each place."""
+    """Write one number at each offset."""
     width = numbers.dtype.itemsize
     out[at[:, None] + np.arange(width)] = numbers.view(np.uint8).reshape(-1, width)
 
@@ -97,7 +97,7 @@ def _of_any_length(column: pa.Array, valid: npt.NDArray[np.bool_]) -> _Field:
     ends = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4).astype(np.int64)
     content = np.frombuffer(data, np.uint8)[ends[0] : ends[-1]] if data else np.empty(0, np.uint8)
     lengths = np.diff(ends)
-    if lengths[~valid].any():  # NULL may hide a value
+    if lengths[~valid].any():  # a NULL slot may still have bytes in the buffer
         content = content[np.repeat(valid, lengths)]
     return _Field(np.where(valid, lengths, -1), content)
 
@@ -111,5 +111,5 @@ def _numbers(column: pa.Array) -> npt.NDArray[Any]:
     if types.is_date(kind):
         return np.asarray(column.cast(pa.int32()).fill_null(0)) - np.int32(_EPOCH_DAYS)
     if types.is_int8(kind):
-        column = column.cast(pa.int16())  # the narrowest there is
+        column = column.cast(pa.int16())  # the narrowest integer type of PostgreSQL
     return np.asarray(column.fill_null(0))

@@ -1,4 +1,4 @@
-"""What databases say in different ways. All else that a store says is the same SQL for all of them.
+"""The differences between SQL dialects. All other SQL of a store is the same for every database.
 
 Parameters are `$1`, `$2` and so on.
 """
@@ -11,29 +11,29 @@ import pyarrow as pa
 
 
 class Dialect(ABC):
-    """The words of one database, and how it has values."""
+    """The SQL of one database, and its representation of values."""
 
     row: ClassVar[str]
-    """What finds a row of a table again, within a transaction."""
+    """The expression that identifies a row of a table within a transaction."""
     row_type: ClassVar[str]
     same: ClassVar[str]
-    """The operator that says of two values whether they are the same; NULL is the same as NULL."""
+    """The operator for null-safe equality."""
     nulls_once: ClassVar[str] = ""
-    """What makes a unique index take NULL for a value like any other, where the database can."""
+    """The clause that makes a unique index treat NULLs as equal, if the database has one."""
     not_null: ClassVar[str] = " NOT NULL"
-    """What says of a column that it always has a value, where that costs nothing."""
+    """The constraint of a column that is never NULL; empty where the check has a cost."""
     insert: ClassVar[str] = "INSERT"
-    """What adds rows to a table with a unique index, or fails."""
+    """The keyword that inserts rows and fails on a violation of a unique index."""
     kept_with: ClassVar[str] = ""
-    """How a table is kept whose rows are changed often."""
+    """The storage options of a table whose rows change often."""
     scratch_with: ClassVar[str] = ""
-    """How a temporary table is kept."""
+    """The storage options of a temporary table."""
     for_update: ClassVar[str] = ""
-    """What keeps others from a row that was read, where they are not kept out already."""
+    """The clause that locks a selected row; empty where a write transaction is exclusive anyway."""
     alone: ClassVar[str] = ""
-    """What keeps others from making the same tables, where they are not kept out already."""
+    """The statement that locks out others who create the same tables; empty where a write transaction is exclusive."""
     replaces_views: ClassVar[bool] = False
-    """Whether an SQL view may be given another definition with the same columns."""
+    """Whether CREATE OR REPLACE VIEW works for a view with the same columns."""
 
     @abstractmethod
     def type_of(self, kind: pa.DataType) -> str:
@@ -41,19 +41,19 @@ class Dialect(ABC):
 
     @abstractmethod
     def plain(self, column: pa.ChunkedArray) -> pa.Array:
-        """A column as it can be compared and loaded: what is nested as JSON text."""
+        """A column in the form that is compared and loaded, with nested values as JSON text."""
 
     @abstractmethod
     def parameter(self, value: pa.Scalar) -> Any:
-        """A value as a parameter has it."""
+        """A value as a query parameter."""
 
     @abstractmethod
     def column(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-        """A column, from its values as the database has them."""
+        """A column, from values that the database returned."""
 
 
 class Cursor(Protocol):
-    """What an SQL statement gives."""
+    """The result of an SQL statement."""
 
     @property
     def rowcount(self) -> int:
@@ -63,7 +63,7 @@ class Cursor(Protocol):
         """The next row; None if there is none."""
 
     def fetchall(self) -> list[Any]:
-        """All rows that are left."""
+        """All remaining rows."""
 
 
 class StoreConnection(Protocol):
@@ -71,26 +71,26 @@ class StoreConnection(Protocol):
 
     @property
     def dialect(self) -> Dialect:
-        """Its words."""
+        """The SQL dialect of the database."""
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
         """Execute one SQL statement."""
 
     def load(self, table: str, rows: pa.Table, json: Collection[int]) -> None:
-        """Add rows to a table that has their columns, in order; some of them, by place, are JSON text."""
+        """Insert rows into a table with the same columns, in order; `json` holds the indexes of JSON text columns."""
 
     def unread(self, statements: Iterable[str], patience: float = 60) -> None:
-        """Execute statements that must wait until nobody reads what they change, but for so many seconds at most.
+        """Execute statements that change tables or SQL views which others may be reading.
 
-        Who comes to read meanwhile does not wait for those that do.
+        Waits for current readers, at most `patience` seconds; new readers are not blocked meanwhile.
         """
 
 
 def quoted(name: str) -> str:
-    """A name as SQL has it, whatever it holds."""
+    """A name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def listed(items: Iterable[str]) -> str:
-    """Items, with commas."""
+    """Items, separated by commas."""
     return ", ".join(items)

@@ -1,4 +1,4 @@
-"""Generations of a pipeline's views: made, served, and dropped."""
+"""Creates, serves and drops generations of a pipeline's views."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from millrace.views.store import GenerationState
 
 
 def complete(connection: StoreConnection, pipeline: str, shapes: Sequence[ViewShape], generation: int | None) -> None:
-    """Make the views of a generation that are missing. Refuses those that are there with another shape."""
+    """Create the missing views of a generation. Refuses views that exist with another shape."""
     catalog = Catalog(connection)
     _check(catalog, pipeline, shapes)
     version = catalog.version()
@@ -34,7 +34,7 @@ def complete(connection: StoreConnection, pipeline: str, shapes: Sequence[ViewSh
 
 
 def begin(connection: StoreConnection, pipeline: str, shapes: Sequence[ViewShape]) -> int:
-    """Make a new generation to be filled, in place of one that was not finished."""
+    """Create a new generation to fill; an unfinished one is dropped."""
     catalog = Catalog(connection)
     _check(catalog, pipeline, shapes)
     unfinished = catalog.in_state(pipeline, GenerationState.FILLING)
@@ -47,7 +47,7 @@ def begin(connection: StoreConnection, pipeline: str, shapes: Sequence[ViewShape
 
 
 def serve(connection: StoreConnection, pipeline: str, generation: int, version: int) -> None:
-    """Serve another generation in place of the one that is, which is kept; the one before that is dropped."""
+    """Serve another generation; the one served so far is kept for rollback, and the one kept so far is dropped."""
     catalog = Catalog(connection)
     serving, previous = (
         catalog.in_state(pipeline, GenerationState.SERVING),
@@ -71,7 +71,7 @@ def serve(connection: StoreConnection, pipeline: str, generation: int, version: 
 
 
 def drop(connection: StoreConnection, pipeline: str) -> None:
-    """Serve none of a pipeline's views; no number of a generation is used again, nor is a checkpoint that filled it."""
+    """Drop all views of a pipeline. Generation numbers, and checkpoints that filled them, cannot be used again."""
     catalog = Catalog(connection)
     known = [each.number for each in catalog.generations(pipeline) if each.state is not GenerationState.DROPPED]
     if not known:
@@ -88,7 +88,7 @@ def drop(connection: StoreConnection, pipeline: str) -> None:
 
 
 def clear(connection: StoreConnection) -> None:
-    """Remove the tables of generations that were dropped."""
+    """Remove the tables of dropped generations."""
     catalog = Catalog(connection)
     for kept in catalog.dropped():
         connection.unread([f"DROP TABLE {kept.tables(connection.dialect).data}"], patience=1)
@@ -96,7 +96,7 @@ def clear(connection: StoreConnection) -> None:
 
 
 def target(catalog: Catalog, pipeline: str, generation: int | None) -> int:
-    """The generation that is meant: the one that is served, if none is named."""
+    """The number of a generation; the default is the served one."""
     number = catalog.in_state(pipeline, GenerationState.SERVING) if generation is None else generation
     if number is None:
         raise NotFoundError(f"the store has no views of pipeline {pipeline!r}", "open() makes them")
@@ -104,7 +104,7 @@ def target(catalog: Catalog, pipeline: str, generation: int | None) -> int:
 
 
 def of_generation(catalog: Catalog, pipeline: str, generation: int) -> dict[str, ViewGeneration]:
-    """The views of a generation that can be filled."""
+    """The views of a generation, by name. Refuses an unknown or dropped generation."""
     known = {each.number: each.state for each in catalog.generations(pipeline)}
     if generation not in known:
         raise not_found("generation", generation, map(str, known), "name one of them")
@@ -124,7 +124,10 @@ def _create(connection: StoreConnection, kept: ViewGeneration) -> ViewGeneration
 
 
 def _serve(connection: StoreConnection, kept: ViewGeneration, old: ViewGeneration | None, version: int) -> list[str]:
-    """Let the changes of a view go on with this generation; gives what is left to be executed for it."""
+    """Prepare a view to be served from this generation; returns the statements that complete it.
+
+    The log of changes continues if the columns are the same; otherwise a new one is begun.
+    """
     tables, catalog = kept.tables(connection.dialect), Catalog(connection)
     drop = [] if old is None else [f"DROP VIEW {quoted(kept.shape.name)}"]
     if old is not None and old.changes is not None and old.shape.columns == kept.shape.columns:
@@ -144,7 +147,7 @@ def _serve(connection: StoreConnection, kept: ViewGeneration, old: ViewGeneratio
 
 
 def _check(catalog: Catalog, pipeline: str, shapes: Sequence[ViewShape]) -> None:
-    """Refuse names that cannot be, and views that are another pipeline's."""
+    """Refuse invalid names, and views that belong to another pipeline."""
     check_names(shapes)
     known = {kept.shape.name.lower(): kept for kept in catalog.views()}
     for shape in shapes:

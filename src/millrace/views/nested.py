@@ -1,7 +1,7 @@
-"""Values that are made of parts, as JSON text, and back.
+"""Encodes nested values as JSON text, and decodes them.
 
-Lists are arrays, structs and maps are objects; the same map is always the same text. What JSON has no value for is
-text: NaN and the infinities (as Spark writes them), decimals, times, and bytes in base 64.
+Lists become arrays, structs and maps become objects; equal maps have equal text. Values that JSON cannot represent
+become strings: NaN and the infinities (as Spark writes them), decimals, times, and bytes in base 64.
 """
 
 import json
@@ -26,20 +26,20 @@ def as_is(text: str) -> str:
 
 
 def to_json(column: pa.ChunkedArray, text: Text = as_is) -> pa.Array:
-    """Each value as JSON text; `text` is done to every string inside."""
+    """Each value as JSON text; `text` is applied to every string inside."""
     write = _or_null(_writer(column.type, text))
     values = (None if value is None else _dumps(write(value)) for value in column.to_pylist())
     return pa.array(values, pa.string())
 
 
 def from_json(values: list[Any], kind: pa.DataType, text: Text = as_is) -> pa.Array:
-    """Values of a type, from what their JSON text says; `text` undoes what was done to strings."""
+    """Values of a type, from parsed JSON; `text` is applied to every string inside."""
     read = _or_null(_reader(kind, text))
     return pa.array([read(value) for value in values], kind)
 
 
 def _writer(kind: pa.DataType, text: Text) -> Convert:
-    """What makes of a value something that JSON has."""
+    """The function that converts a value of a type for JSON."""
     if types.is_map(kind):
         key, item = _writer(kind.key_type, text), _or_null(_writer(kind.item_type, text))
         return lambda pairs: dict(sorted((_name(key(name)), item(value)) for name, value in pairs))
@@ -61,7 +61,7 @@ def _writer(kind: pa.DataType, text: Text) -> Convert:
 
 
 def _reader(kind: pa.DataType, text: Text) -> Convert:
-    """The way back."""
+    """The inverse of `_writer`."""
     if types.is_map(kind):
         key, item = _key_reader(kind.key_type, text), _or_null(_reader(kind.item_type, text))
         return lambda pairs: [(key(name), item(value)) for name, value in pairs.items()]
@@ -85,7 +85,7 @@ def _reader(kind: pa.DataType, text: Text) -> Convert:
 
 
 def _key_reader(kind: pa.DataType, text: Text) -> Convert:
-    """The way back from the name that a key of a map has in an object."""
+    """The function that converts a JSON object's name back to a map key."""
     if types.is_boolean(kind):
         return "true".__eq__
     if types.is_integer(kind):

@@ -25,15 +25,15 @@ from millrace.views.store import KEEP, NoViewsError, ViewRows
 T = TypeVar("T")
 
 OLDEST = 15
-"""The first PostgreSQL whose unique indexes can take NULL for a value."""
+"""The first PostgreSQL whose unique indexes can treat NULLs as equal."""
 _WAITS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""How many seconds to wait before each new try, when the connection is lost."""
+"""The seconds to wait before each retry after the connection is lost."""
 _SETTINGS = "SET timezone = 'UTC'; SET client_min_messages = warning; SET cursor_tuple_fraction = 1"
-_WRITER = "SET temp_buffers = '64MB'; SET random_page_cost = 1.1"  # rows are looked up where they were just read
+_WRITER = "SET temp_buffers = '64MB'; SET random_page_cost = 1.1"  # looked-up rows are cached: they were just read
 _ONE_STATE = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _ONE_QUERY = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"
 _SWAPPING = 7265739
-"""The advisory lock that queries share and that SQL views are changed with, lest they wait for each other for ever."""
+"""The advisory lock that queries share and changes of SQL views take exclusively; it prevents deadlocks."""
 _MOST_IDLE = 8
 
 
@@ -50,16 +50,16 @@ class PostgresqlConnection:
         return self._connection.execute(sql.encode(), values or None, binary=True)
 
     def load(self, table: str, rows: pa.Table, json: Collection[int]) -> None:
-        """Add rows to a table."""
+        """Insert rows with COPY."""
         for place in json:
-            written = pc.binary_join_element_wise("\1", rows.column(place), "")  # 1 is the version of the form
+            written = pc.binary_join_element_wise("\1", rows.column(place), "")  # 1 is JSONB's format version
             rows = rows.set_column(place, rows.column_names[place], written)
         with self._connection.cursor().copy(f"COPY {table} FROM STDIN (FORMAT binary)".encode()) as copy:
             for piece in binary_rows(rows):
                 copy.write(piece)
 
     def unread(self, statements: Iterable[str], patience: float = 60) -> None:
-        """Execute statements that need to be alone; asking often and briefly, so that no queue forms behind."""
+        """Execute statements that need exclusive locks; retries with a short lock timeout, so that no queue forms."""
         deadline = time.monotonic() + patience
         while True:
             try:
@@ -77,10 +77,10 @@ class PostgresqlConnection:
 
 
 class PostgresqlStore(SqlStore):
-    """A store on a server. Writers take turns; readers do not wait, but for a moment when generations are swapped."""
+    """A store on a server. Writers take turns; readers wait only for the moment in which generations are swapped."""
 
     def __init__(self, url: str, keep: Duration = KEEP, clock: Callable[[], int] = wall_clock) -> None:
-        """Connects when something is asked for."""
+        """Does not connect until the store is first used."""
         super().__init__(keep, clock)
         try:
             self._about = conninfo_to_dict(url)
@@ -95,7 +95,7 @@ class PostgresqlStore(SqlStore):
         self._was_there = False
 
     def write(self, work: Callable[[StoreConnection, bool], T]) -> T:
-        """Do something in one transaction; when the connection is lost, again with a new one."""
+        """Run `work` in one transaction; if the connection is lost, retry with a new one."""
         with self._alone:
             for attempt, wait in enumerate((*_WAITS, None)):
                 try:
@@ -115,7 +115,7 @@ class PostgresqlStore(SqlStore):
 
     @contextmanager
     def read(self) -> Iterator[PostgresqlConnection]:
-        """See one state of the database."""
+        """A connection that reads one snapshot of the database."""
         with self._reader(_ONE_STATE) as connection:
             try:
                 yield PostgresqlConnection(connection)
@@ -129,7 +129,7 @@ class PostgresqlStore(SqlStore):
     def query(
         self, sql: str, limit_seconds: float = 10, max_rows: int | None = None, params: Sequence[Any] = ()
     ) -> ViewRows:
-        """The answer to one SQL query."""
+        """The result of one SQL query."""
         asked.check_query(sql)
         limit = f"set_config('statement_timeout', '{max(1, round(limit_seconds * 1000))}', true)"
         with self._reader(_ONE_QUERY) as connection:
@@ -146,7 +146,7 @@ class PostgresqlStore(SqlStore):
         raise self._why(why, limit_seconds) from why
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         with self._alone:
             self._let_go()
         while self._idle:
@@ -154,7 +154,7 @@ class PostgresqlStore(SqlStore):
 
     @contextmanager
     def _reader(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
-        """A connection in a transaction that only reads; afterwards nothing of it is left."""
+        """A connection in a read-only transaction, which is rolled back afterwards."""
         connection = self._begun(begin.encode())
         try:
             yield connection
@@ -175,7 +175,7 @@ class PostgresqlStore(SqlStore):
             try:
                 connection.execute(begin)
                 return connection
-            except psycopg.OperationalError:  # the server was restarted since
+            except psycopg.OperationalError:  # the server was restarted meanwhile
                 connection.close()
         try:
             connection = self._connect()
@@ -218,7 +218,7 @@ class PostgresqlStore(SqlStore):
             self._writer = None
 
     def _is_lost(self, error: psycopg.Error) -> bool:
-        """Whether it was no fault of the transaction, so that it may be tried again."""
+        """Whether the transaction itself did not cause the error, so that a retry may succeed."""
         if isinstance(error, errors.DeadlockDetected | errors.SerializationFailure):
             return True
         return isinstance(error, psycopg.OperationalError) and (self._writer is None or self._writer.closed)
@@ -239,7 +239,7 @@ class PostgresqlStore(SqlStore):
         return MachineError(f"cannot {what} {self._where}: {said}", NOTHING_LOST)
 
     def _why(self, error: psycopg.Error, limit_seconds: float) -> MillraceError:
-        """What is wrong with a query."""
+        """The error of a query, for its user."""
         said = error.diag.message_primary or str(error)
         if isinstance(error, errors.QueryCanceled):
             return asked.too_slow(limit_seconds)

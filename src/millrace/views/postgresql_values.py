@@ -1,8 +1,8 @@
-"""How PostgreSQL has values.
+"""The representation of values in PostgreSQL.
 
-Text cannot hold the character NUL there. It is written as the symbol for it, and that symbol, where it is meant, with
-the one for escape before it: so different texts stay different, and what is read from a view is what was written. Text
-sorts by its characters, as in Spark. What is nested is JSONB.
+PostgreSQL's text cannot hold the character NUL. NUL is stored as U+2400, the symbol for it, and U+2400 itself with
+U+241B, the symbol for escape, before it: so the encoding is reversible, and distinct texts stay distinct. Text sorts
+by code point, as in Spark. Nested values are JSONB.
 """
 
 import re
@@ -17,7 +17,7 @@ from millrace.views.nested import from_json, to_json
 
 _SHOWN, _ESCAPE = "\u2400", "\u241b"
 _SYMBOLS = b"\xe2\x90"
-"""How both of them start in UTF-8."""
+"""The first two bytes of both symbols in UTF-8."""
 _WRITTEN = re.compile(f"{_ESCAPE}([{_SHOWN}{_ESCAPE}])|{_SHOWN}")
 _PLAIN = {
     pa.bool_(): "BOOLEAN",
@@ -34,7 +34,7 @@ _PLAIN = {
 
 
 class PostgresqlDialect(Dialect):
-    """The words of PostgreSQL."""
+    """The SQL dialect of PostgreSQL."""
 
     row = "ctid"
     row_type = "TID"
@@ -47,7 +47,7 @@ class PostgresqlDialect(Dialect):
     replaces_views = True
 
     def type_of(self, kind: pa.DataType) -> str:
-        """The type with the same values."""
+        """The equivalent type of PostgreSQL."""
         if types.is_decimal(kind):
             return f"NUMERIC({kind.precision}, {kind.scale})"
         if types.is_timestamp(kind):
@@ -55,18 +55,18 @@ class PostgresqlDialect(Dialect):
         return "JSONB" if types.is_nested(kind) else _PLAIN[kind]
 
     def plain(self, column: pa.ChunkedArray) -> pa.Array:
-        """What is nested as JSON text, and no NUL."""
+        """The column with nested values as JSON text, and with NUL escaped."""
         if types.is_nested(column.type):
             return to_json(column, _without_nul)
         return _all_without_nul(column.combine_chunks()) if types.is_string(column.type) else column.combine_chunks()
 
     def parameter(self, value: pa.Scalar) -> Any:
-        """A value of Python's."""
+        """The value as a Python object, with NUL escaped."""
         plain = value.as_py()
         return _without_nul(plain) if isinstance(plain, str) else plain
 
     def column(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-        """A column, from its values."""
+        """A column, from values that PostgreSQL returned."""
         if types.is_nested(kind):
             return from_json(list(values), kind, _with_nul)
         column = pa.array(values, kind)
@@ -86,12 +86,12 @@ def _without_nul(text: str) -> str:
 
 
 def _with_nul(text: str) -> str:
-    """What `_without_nul` was given."""
+    """The inverse of `_without_nul`."""
     return _WRITTEN.sub(lambda found: found[1] or "\0", text)
 
 
 def _holds(column: pa.Array, *parts: bytes) -> bool:
-    """Whether any of these bytes may be in the text of a column; almost always, none is."""
+    """Whether the buffer of a text column contains any of these byte sequences, which is rare."""
     _, _, data = column.buffers()
     content = data.to_pybytes() if data else b""
     return any(part in content for part in parts)

@@ -1,4 +1,4 @@
-"""Reading rows and changes of views: filters and orders as SQL, in which no value is ever text."""
+"""Reads rows and changes of views. Filters and orders become SQL; their values are always passed as parameters."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -26,14 +26,15 @@ def rows(
     limit: int | None,
     offset: int,
 ) -> Snapshot:
-    """Rows of a view, and the version that they are of."""
+    """A snapshot of the rows of a view, with its version."""
     catalog = Catalog(connection)
     kept = catalog.served(view)
     shape = kept.shape
     columns = Schema((*shape.columns, shape.version))
     values: list[Any] = []
     conditions = [_condition(connection.dialect, columns, each, values) for each in where]
-    # The SQL view may be of another generation by now, as that does not go by what this transaction sees.
+    # This reads the table, not the SQL view: view definitions ignore the snapshot of the transaction, so the SQL view
+    # may be of another generation by now.
     sql = [f"SELECT {_names(columns)} FROM {kept.tables(connection.dialect).data}"]
     if conditions:
         sql.append(f"WHERE {' AND '.join(conditions)}")
@@ -47,7 +48,7 @@ def rows(
 
 
 def changes(connection: StoreConnection, view: str, since: int) -> pa.Table:
-    """What changed in a view after a version."""
+    """The changes of a view after a version."""
     catalog = Catalog(connection)
     kept, now = catalog.served(view), catalog.version()
     if not kept.since <= since <= now:
@@ -63,7 +64,7 @@ def changes(connection: StoreConnection, view: str, since: int) -> pa.Table:
 
 
 def _condition(dialect: Dialect, columns: Schema, filter: Filter, values: list[Any]) -> str:
-    """A filter as SQL; the values it compares with are added."""
+    """A filter as SQL; its parameters are appended to `values`."""
     name, operator, value = filter
     column = _column(columns, name)
     if operator == "in":
@@ -93,7 +94,7 @@ def _column(columns: Schema, name: str) -> Column:
 
 
 def _scalar(column: Column, value: Any) -> pa.Scalar:
-    """A value that is compared with a column, of its type."""
+    """A filter value, cast to the type of its column."""
     kind = kind_of(column.type)
     if types.is_nested(kind):
         raise PipelineError(f"{column.name} is {column.type}, which cannot be compared with; ask for it in SQL")

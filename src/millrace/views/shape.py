@@ -1,4 +1,4 @@
-"""The shape of a view: its columns, and what tells one row from another."""
+"""The shape of a view: its columns and its key."""
 
 import json
 import re
@@ -20,72 +20,72 @@ _VERSION = Column("version", "BIGINT")
 _BOUNDS = tuple(column.name for column in WINDOW_COLUMNS)
 _OURS = re.compile(r"(millrace|sqlite|pg)_.*|.*__\d+(_[a-z]+)?", re.IGNORECASE)
 _LONGEST = 63
-"""How many bytes of a name PostgreSQL tells apart."""
+"""The maximum length of an identifier in PostgreSQL, in bytes."""
 _LONGEST_VIEW = 40
-"""What is left of that for the name of a view, as the names of its tables add to it."""
+"""The maximum length of the name of a view; the names of its tables and indexes add a suffix to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ViewShape:
-    """What a store needs to know of a view.
+    """The metadata of a view that a store needs.
 
-    Answers come with these columns, and with a diff before the last three.
+    Answers have these columns, and a diff before the last three.
     """
 
     name: str
     columns: Schema
-    """The columns of the query; then timing, index and last, of the pane that a row is from."""
+    """The columns of the query, then the timing, index and last of a row's pane."""
     key: tuple[str, ...]
-    """The columns that no two rows agree in. There are none if there is one row at most."""
+    """The columns that identify a row; empty if the view has at most one row."""
     merges: bool = False
-    """Whether a row takes the place of every row of its group whose window overlaps, as no retraction says so."""
+    """Whether a row replaces all rows of its group with overlapping windows, because no retraction removes them."""
 
     @property
     def version(self) -> Column:
-        """The column that says which commit wrote a row."""
+        """The column with the version of the commit that wrote a row."""
         return Column(free_names(self.columns.names, [_VERSION.name])[0], _VERSION.type)
 
     @property
     def diff(self) -> Column:
-        """The column of answers, and of changes, that says whether a row comes or goes."""
+        """The diff column of answers and of changes."""
         return Column(free_names(self.columns.names, [_PANE[0].name])[0], _PANE[0].type)
 
     @property
     def change_columns(self) -> Schema:
-        """The columns of the changes of the view: its own, then the version and the diff."""
+        """The columns of the changes of the view: its own columns, the version and the diff."""
         return Schema((*self.columns, self.version, self.diff))
 
     @property
     def key_places(self) -> tuple[int, ...]:
-        """Where among the columns those of the key are."""
+        """The indexes of the key columns."""
         return tuple(self.columns.names.index(name) for name in self.key)
 
     @property
     def group_places(self) -> tuple[int, ...]:
-        """Where among the columns those of the group are: the key without the bounds of the window."""
+        """The indexes of the group columns: the key without the bounds of the window."""
         return tuple(place for place, name in zip(self.key_places, self.key, strict=True) if name not in _BOUNDS)
 
     @property
     def bound_places(self) -> tuple[int, int]:
-        """Where among the columns the bounds of the window are."""
+        """The indexes of the columns with the bounds of the window."""
         start, end = (self.columns.names.index(name) for name in _BOUNDS)
         return start, end
 
     def to_json(self) -> str:
-        """The shape as text, from which `shape_from_json` makes it again."""
+        """The shape as JSON, which `shape_from_json` reads."""
         columns = [[column.name, column.type] for column in self.columns]
         return json.dumps({"name": self.name, "columns": columns, "key": self.key, "merges": self.merges})
 
 
 def shape_from_json(text: str) -> ViewShape:
-    """What `to_json` wrote."""
+    """A shape, from the output of `to_json`."""
     said = json.loads(text)
     columns = Schema(tuple(Column(name, type) for name, type in said["columns"]))
     return ViewShape(said["name"], columns, tuple(said["key"]), said["merges"])
 
 
 def shape_of(name: str, query: Query) -> ViewShape:
-    """The shape of the view of a query. Refuses columns whose type is not known."""
+    """The shape of the view of a query. Refuses columns of unknown type."""
     for column in query.schema:
         if kind_of(column.type) is None:
             message = f"the type of {column.name!r} is not known; cast its argument, or give the fold type="
@@ -93,11 +93,11 @@ def shape_of(name: str, query: Query) -> ViewShape:
     pane = free_names(query.schema.names, [column.name for column in _PANE])[1:]
     about = (Column(free, column.type) for free, column in zip(pane, _PANE[1:], strict=True))
     bounds = () if isinstance(query.windowing, Global) else _BOUNDS
-    index = (pane[1],) if query.mode is Mode.DISCARDING else ()  # each pane is a row of its own
+    index = (pane[1],) if query.mode is Mode.DISCARDING else ()  # each pane is a separate row
     merges = isinstance(query.windowing, Session) and query.mode is Mode.ACCUMULATING
     shape = ViewShape(name, Schema((*query.schema, *about)), (*query.keys, *bounds, *index), merges)
     try:
-        shape.change_columns  # noqa: B018 - for what it refuses
+        shape.change_columns  # noqa: B018 - it refuses duplicate names
     except MillraceError as error:
         raise refuse(f"view {name!r}: {error.message}", query.place, "rename it in the query") from None
     return shape
@@ -105,18 +105,18 @@ def shape_of(name: str, query: Query) -> ViewShape:
 
 @lru_cache(1_000)
 def kind_of(type: str) -> pa.DataType:
-    """The Arrow type of an SQL type, None if it is not known; parsing it takes long."""
+    """The Arrow type of an SQL type, None if it is unknown; cached, as parsing is slow."""
     return arrow_type(type)
 
 
 def free_names(taken: Iterable[str], wanted: Sequence[str]) -> list[str]:
-    """Names for columns of our own: as they are, or with `pane_` before them where the user has such a column."""
+    """Names for Millrace's own columns, prefixed with `pane_` where the user has a column of that name."""
     known = {name.lower() for name in taken}
     return [name if name not in known else f"pane_{name}" for name in wanted]
 
 
 def differences(old: ViewShape, new: ViewShape) -> str:
-    """What is different between two shapes of a view, in words; nothing if they are the same."""
+    """The differences between two shapes of a view, in words; empty if there are none."""
     before, after = ({column.name: column.type for column in shape.columns} for shape in (old, new))
     said = [f"{name} is new" for name in after if name not in before]
     said += [f"{name} is gone" for name in before if name not in after]
@@ -135,7 +135,7 @@ def differences(old: ViewShape, new: ViewShape) -> str:
 
 
 def check_names(shapes: Sequence[ViewShape]) -> None:
-    """Refuse names that a database would take for others, or that are those of tables of our own."""
+    """Refuse names that a database would confuse with others, or that Millrace's own tables use."""
     seen: set[str] = set()
     for shape in shapes:
         if _OURS.fullmatch(shape.name):

@@ -1,4 +1,4 @@
-"""A store in an SQL database: all that is the same whichever database it is."""
+"""A store in an SQL database: the parts that are the same for all databases."""
 
 import time
 from abc import ABC, abstractmethod
@@ -24,38 +24,38 @@ _TRIM_EVERY = 60 * SECOND
 
 
 def wall_clock() -> int:
-    """What time it is, in microseconds."""
+    """The current time in microseconds since 1970."""
     return time.time_ns() // 1000
 
 
 class SqlStore(ABC):
-    """A store; what connects to a database, and how, is left to others."""
+    """A store. Subclasses provide connections and transactions of one database."""
 
     def __init__(self, keep: Duration, clock: Callable[[], int] = wall_clock) -> None:
-        """Changes are kept for `keep`."""
+        """Changes stay available for `keep`."""
         self._keep, self._clock = parse_duration(keep, "keep"), clock
         self._trimmed = clock()
 
     @abstractmethod
     def write(self, work: Callable[[StoreConnection, bool], T]) -> T:
-        """Do something in one transaction, alone; it is told whether it may have been done already."""
+        """Run `work` in one exclusive transaction; its flag is True if an earlier attempt may have been committed."""
 
     @abstractmethod
     def read(self) -> AbstractContextManager[StoreConnection]:
-        """See one state of the database."""
+        """A connection that reads one snapshot of the database."""
 
     @abstractmethod
     def query(
         self, sql: str, limit_seconds: float = 10, max_rows: int | None = None, params: Sequence[Any] = ()
     ) -> ViewRows:
-        """The answer to one SQL query."""
+        """The result of one SQL query."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connections to the database."""
 
     def open(self, pipeline: str, shapes: Sequence[ViewShape], generation: int | None = None) -> None:
-        """Make the views that are missing."""
+        """Create the missing views."""
 
         def work(connection: StoreConnection, again: bool) -> None:
             Catalog(connection).create()
@@ -72,7 +72,7 @@ class SqlStore(ABC):
         once: bool,
         generation: int | None = None,
     ) -> int | None:
-        """Change views by the answers of a micro-batch."""
+        """Apply the answers of a micro-batch to views."""
 
         def work(connection: StoreConnection, again: bool) -> int | None:
             catalog = Catalog(connection)
@@ -93,12 +93,12 @@ class SqlStore(ABC):
 
         version = self.write(work)
         if self._clock() - self._trimmed > _TRIM_EVERY:
-            with suppress(MillraceError):  # the commit is done; what is left is tried again with a later one
+            with suppress(MillraceError):  # the commit is done; a later one trims again
                 self._trim(self._keep)
         return version
 
     def replace(self, pipeline: str, answers: Mapping[str, pa.Table], generation: int | None = None) -> int:
-        """Make views have these rows and no others."""
+        """Replace all rows of views."""
 
         def work(connection: StoreConnection, again: bool) -> int:
             catalog = Catalog(connection)
@@ -114,7 +114,7 @@ class SqlStore(ABC):
             return Catalog(connection).generations(pipeline)
 
     def begin_generation(self, pipeline: str, shapes: Sequence[ViewShape]) -> int:
-        """Make a new generation, to be filled."""
+        """Create a new generation to fill."""
 
         def work(connection: StoreConnection, again: bool) -> int:
             catalog = Catalog(connection)
@@ -127,7 +127,7 @@ class SqlStore(ABC):
         return number
 
     def swap(self, pipeline: str, generation: int) -> int:
-        """Serve a generation, unless it is served."""
+        """Serve a generation, unless it is served already."""
 
         def work(connection: StoreConnection, again: bool) -> int:
             catalog = Catalog(connection)
@@ -143,7 +143,7 @@ class SqlStore(ABC):
         return version
 
     def rollback(self, pipeline: str) -> int:
-        """Serve the generation again that was served before."""
+        """Serve the previous generation again."""
         with self.read() as connection:
             previous = Catalog(connection).in_state(pipeline, GenerationState.PREVIOUS)
         if previous is None:
@@ -154,8 +154,8 @@ class SqlStore(ABC):
         return self.swap(pipeline, previous)
 
     def drop(self, pipeline: str) -> None:
-        """Let go of all views of a pipeline."""
-        self.generations(pipeline)  # refuses a store that is not there, which writing would make
+        """Drop all views of a pipeline."""
+        self.generations(pipeline)  # refuses a store that does not exist, which a write would create
 
         def work(connection: StoreConnection, again: bool) -> None:
             catalog = Catalog(connection)
@@ -169,7 +169,7 @@ class SqlStore(ABC):
         self._clear()
 
     def changes(self, view: str, since: int) -> pa.Table:
-        """What changed after a version."""
+        """The changes of a view after a version."""
         with self.read() as connection:
             return reading.changes(connection, view, since)
 
@@ -179,7 +179,7 @@ class SqlStore(ABC):
             return Catalog(connection).version()
 
     def views(self) -> list[ViewInfo]:
-        """The views that are served."""
+        """The served views."""
         with self.read() as connection:
             served = [kept for kept in Catalog(connection).views() if kept.changes is not None]
         return [
@@ -209,7 +209,7 @@ class SqlStore(ABC):
             return reading.rows(connection, view, where, order, limit, offset)
 
     def trim(self, keep: Duration) -> None:
-        """Forget changes that are older."""
+        """Remove changes that are older than `keep`."""
         self._trim(parse_duration(keep, "keep"))
 
     def _change(
@@ -221,7 +221,7 @@ class SqlStore(ABC):
         version: int,
         whole: bool,
     ) -> int:
-        """Change views; gives the version, which is a new one if there was anything to change."""
+        """Apply answers to views; returns the version, which is a new one if any row changed."""
         catalog = Catalog(connection)
         views = generations.of_generation(catalog, pipeline, generation)
         any_changed = False
@@ -238,7 +238,7 @@ class SqlStore(ABC):
         return version
 
     def _clear(self) -> None:
-        """Remove what was dropped; what somebody still reads is left for the next time."""
+        """Remove the tables of dropped generations; a table that is being read is left for the next call."""
         with suppress(MillraceError):
             self.write(lambda connection, again: generations.clear(connection))
 

@@ -22,13 +22,13 @@ from millrace.views.store import KEEP, NoViewsError, ViewRows
 T = TypeVar("T")
 
 _PATIENCE = 60
-"""How many seconds to wait for others that write."""
+"""How many seconds to wait for another writer."""
 _PIECE = 50_000
-"""How many rows are made values of Python's at once."""
+"""How many rows are converted to Python values at a time."""
 _LOOK_EVERY = 10_000
-"""How many steps a query takes between looks at the clock."""
+"""How many virtual-machine instructions a query runs between two checks of its time limit."""
 _LONGEST_VALUE = 100_000_000
-"""How many bytes a value of a query may have."""
+"""The maximum size of a value in a query, in bytes."""
 _WRITER = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
@@ -54,22 +54,22 @@ class SqliteConnection:
         return self._connection.execute(sql, {str(number): value for number, value in enumerate(values, 1)})
 
     def load(self, table: str, rows: pa.Table, json: Collection[int]) -> None:
-        """Add rows to a table."""
+        """Insert rows into a table."""
         marks = ", ".join("?" * rows.num_columns)
         for start in range(0, len(rows), _PIECE):
             columns = [values(column.combine_chunks()) for column in rows.slice(start, _PIECE).columns]
             self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", zip(*columns, strict=True))
 
     def unread(self, statements: Iterable[str], patience: float = 60) -> None:
-        """Execute statements; until they are committed, readers see what was there before."""
+        """Execute statements at once: readers see the state before them until they are committed."""
         for statement in statements:
             self._connection.execute(statement)
 
 
 class _Parameters(dict[str, Any]):
-    """The parameters of a query by number. SQLite asks for those that the query names, and ignores the others.
+    """The parameters of a query by number. It records which ones SQLite looks up, as SQLite ignores unused ones.
 
-    It is a dict because sqlite3 takes any other mapping for a sequence.
+    It is a dict because sqlite3 treats any other mapping as a sequence.
     """
 
     def __init__(self, params: Sequence[Any]) -> None:
@@ -81,14 +81,14 @@ class _Parameters(dict[str, Any]):
         return super().__getitem__(number)
 
     def check_used(self) -> None:
-        """Refuse parameters that the query did not ask for."""
+        """Refuse parameters that the query does not use."""
         unused = [number for number in self if number not in self._used]
         if unused:
             raise asked.failed(f"it has no ${unused[0]}, but {len(self)} parameters were given")
 
 
 def _value(value: Any) -> Any:
-    """A parameter as the store has such values, so that times compare with the times in views."""
+    """A parameter in the representation of the store, so that times compare with those in views."""
     if value is None or (isinstance(value, str | bytes | int | float) and not isinstance(value, bool)):
         return value
     try:
@@ -101,17 +101,17 @@ def _value(value: Any) -> Any:
 
 
 class SqliteStore(SqlStore):
-    """A store in a file. One process writes at a time; readers do not wait, nor are they waited for."""
+    """A store in a file. One process writes at a time; readers and the writer do not block each other."""
 
     def __init__(self, path: Path, keep: Duration = KEEP, clock: Callable[[], int] = wall_clock) -> None:
-        """The file is made when something is written."""
+        """The first write creates the file."""
         super().__init__(keep, clock)
         self._path = path.absolute()
         self._alone = threading.Lock()
         self._writer: sqlite3.Connection | None = None
 
     def write(self, work: Callable[[StoreConnection, bool], T]) -> T:
-        """Do something in one transaction."""
+        """Run `work` in one transaction."""
         with self._alone:
             try:
                 return self._transaction(work)
@@ -121,7 +121,7 @@ class SqliteStore(SqlStore):
 
     @contextmanager
     def read(self) -> Iterator[SqliteConnection]:
-        """See one state of the database."""
+        """A connection that reads one snapshot of the database."""
         with closing(self._reader()) as connection:
             try:
                 connection.execute("BEGIN")
@@ -134,7 +134,7 @@ class SqliteStore(SqlStore):
     def query(
         self, sql: str, limit_seconds: float = 10, max_rows: int | None = None, params: Sequence[Any] = ()
     ) -> ViewRows:
-        """The answer to one SQL query."""
+        """The result of one SQL query."""
         asked.check_query(sql)
         given = _Parameters(params)
         deadline = time.monotonic() + limit_seconds
@@ -152,7 +152,7 @@ class SqliteStore(SqlStore):
         return ViewRows(columns, rows[:max_rows], max_rows is not None and len(rows) > max_rows)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._alone:
             self._let_go()
 
@@ -167,7 +167,7 @@ class SqliteStore(SqlStore):
             done = work(SqliteConnection(self._writer), False)
             self._writer.execute("COMMIT")
         except BaseException:
-            with suppress(sqlite3.Error):  # where a full disk has not ended it already
+            with suppress(sqlite3.Error):  # an error such as a full disk may have rolled it back already
                 self._writer.execute("ROLLBACK")
             raise
         return done
@@ -186,11 +186,11 @@ class SqliteStore(SqlStore):
             )
         except sqlite3.Error as error:
             raise self._cannot("read", error, _ASK_AGAIN) from error
-        connection.execute("PRAGMA query_only = TRUE")  # which says nothing of the file yet
+        connection.execute("PRAGMA query_only = TRUE")  # this does not read the file yet, so it cannot fail
         return connection
 
     def _cannot(self, what: str, error: Exception, advice: str) -> MillraceError:
-        """What is wrong with the file or the disk."""
+        """The error of the file or the disk, for a user."""
         if _code(error) in _DAMAGED:
             return CorruptError(
                 f"cannot {what} {self._path}: {error}", "put a copy in its place, or name another store"
@@ -198,11 +198,11 @@ class SqliteStore(SqlStore):
         return MachineError(f"cannot {what} {self._path}: {error}", advice)
 
     def _why(self, error: Exception, limit_seconds: float) -> MillraceError:
-        """What is wrong with a query."""
+        """The error of a query, for its user."""
         said, code = str(error), _code(error)
         if code == sqlite3.SQLITE_INTERRUPT:
             return asked.too_slow(limit_seconds)
-        # SQLite has no code for a second statement, nor for a table that is not there.
+        # SQLite has no result code for a second statement, nor for an unknown table.
         if code == sqlite3.SQLITE_AUTH or "one statement at a time" in said:
             return asked.only_reads()
         if code in (*_DAMAGED, *_IN_THE_WAY):
@@ -223,6 +223,6 @@ def _code(error: Exception) -> int:
 
 
 def _only_reads(action: int, name: str | None, *about: str | None) -> int:
-    # SQLite asks so when it makes json_each known; as the connection only reads, nothing else comes of it.
+    # SQLite reports this action when it declares json_each; the connection is read-only, so nothing is written.
     declares = action == sqlite3.SQLITE_UPDATE and name == "sqlite_master"
     return sqlite3.SQLITE_OK if action in _READS or declares else sqlite3.SQLITE_DENY

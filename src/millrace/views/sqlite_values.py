@@ -1,8 +1,8 @@
-"""How SQLite has values.
+"""The representation of values in SQLite.
 
 Times are text in UTC, all of one width, so that they sort as times: `2024-01-31 09:00:00.000000Z`. BOOLEAN is 0 or 1.
-NaN, which SQLite would make NULL, is the text NaN. DECIMAL is a number where that is exact, which it is to 15 digits,
-and text where it is not. What is nested is JSON text.
+NaN, which SQLite would store as NULL, is the text NaN. DECIMAL is a number where that is exact, which it is up to 15
+digits, and text otherwise. Nested values are JSON text.
 """
 
 import json
@@ -22,17 +22,17 @@ _EXACT_DIGITS = 15
 
 
 class SqliteDialect(Dialect):
-    """The words of SQLite."""
+    """The SQL dialect of SQLite."""
 
     row = "rowid"
     row_type = "INTEGER"
     same = "IS"
-    # A statement that may fail halfway makes SQLite keep a copy of every page that it changes.
+    # SQLite journals every page that a statement changes if the statement may fail halfway.
     not_null = ""
     insert = "INSERT OR ROLLBACK"
 
     def type_of(self, kind: pa.DataType) -> str:
-        """The type that makes SQLite leave values as they are."""
+        """The type whose affinity leaves values unchanged."""
         if types.is_integer(kind) or types.is_boolean(kind):
             return "INTEGER"
         if types.is_floating(kind):
@@ -40,15 +40,15 @@ class SqliteDialect(Dialect):
         return "BLOB" if types.is_binary(kind) or types.is_decimal(kind) else "TEXT"
 
     def plain(self, column: pa.ChunkedArray) -> pa.Array:
-        """What is nested as JSON text."""
+        """The column with nested values as JSON text."""
         return to_json(column) if types.is_nested(column.type) else column.combine_chunks()
 
     def parameter(self, value: pa.Scalar) -> Any:
-        """A value as a row would have it."""
+        """A value in the same representation as in a row."""
         return values(pa.array([value.as_py()], value.type))[0]
 
     def column(self, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-        """A column, from its values."""
+        """A column, from values that SQLite returned."""
         if types.is_nested(kind):
             return from_json([None if value is None else json.loads(value) for value in values], kind)
         if types.is_temporal(kind):
@@ -64,10 +64,10 @@ class SqliteDialect(Dialect):
 
 
 def values(column: pa.Array) -> list[Any]:
-    """The values of a column as SQLite has them."""
+    """The values of a column in the representation of SQLite."""
     kind = column.type
     if types.is_timestamp(kind):
-        text = column.cast(pa.timestamp("us")).cast(pa.string())  # with its zone, that takes twenty times as long
+        text = column.cast(pa.timestamp("us")).cast(pa.string())  # a cast with the zone takes twenty times as long
         column = pc.binary_join_element_wise(text, "Z", "")
     elif types.is_temporal(kind):
         column = column.cast(pa.string())
@@ -82,12 +82,12 @@ def values(column: pa.Array) -> list[Any]:
 
 
 def _numbers(column: pa.Array) -> list[Any]:
-    """Decimals as numbers; those that a number would not be exact for, as text."""
+    """Decimals as numbers where these are exact, otherwise as text."""
     scale, rows = column.type.scale, len(column)
     low, high = np.frombuffer(column.buffers()[1], np.int64)[column.offset * 2 :][: rows * 2].reshape(rows, 2).T
     most = 10**_EXACT_DIGITS if scale else 2**63 - 1
     exact = (high == low >> 63) & (-most < low) & (low < most)
-    # Both are exact, so that their quotient is the number that is written in the same way.
+    # Both operands are exact, so the quotient is the float nearest to the decimal.
     found = np.array(low / 10.0**scale if scale else low, object)
     inexact = pa.array(~exact)
     found[~exact] = [None if value is None else str(value) for value in column.filter(inexact).to_pylist()]

@@ -1,12 +1,11 @@
-"""A store of views: the rows of each, their changes by version, and what replays put in their place.
+"""A store of views: the rows of each view, its changes by version, and its generations.
 
-A view belongs to a pipeline. Every commit that changes something has a version, counted up in a store, and all that it
-changes has it at once: whoever reads sees all of a commit or nothing. A row tells which version wrote it, and a change
-at which version the row came (+1) or went (-1).
+A view belongs to a pipeline. Every commit that changes a row increments the version of the store. Commits are atomic:
+readers see all of a commit or nothing. A row has the version that wrote it; a change has the version at which the row
+was added (+1) or removed (-1).
 
-A replay fills a new *generation* of a pipeline's views beside the one that is served, and takes its place by `swap`.
-The answers of a checkpoint go to one generation for good: the one that was served at its first commit, or that it
-named.
+A replay fills a new *generation* of a pipeline's views beside the served one, and `swap` then serves the new one. The
+first commit of a checkpoint binds it to one generation: the one it names, or the one served at that time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,29 +23,29 @@ from millrace.model.schema import Schema
 from millrace.views.shape import ViewShape
 
 KEEP = "1h"
-"""For how long changes are kept, if nothing else is said."""
+"""How long changes stay available by default."""
 
 Filter: TypeAlias = tuple[str, str, Any]
-"""A column, one of `=`, `!=`, `<`, `<=`, `>`, `>=`, `in`, and a value, or several for `in`; the value may be text."""
+"""A column, one of `=`, `!=`, `<`, `<=`, `>`, `>=`, `in`, and a value (several for `in`), which may be text."""
 Order: TypeAlias = tuple[str, str]
-"""A column, and `asc` or `desc`; NULL comes before all else, as in Spark."""
+"""A column, and `asc` or `desc`; NULL is the smallest value, as in Spark."""
 
 
 class ForgottenError(NotFoundError):
-    """The changes that are asked for are not kept; take the rows, and go on from their version."""
+    """The requested changes are no longer available; read the rows, and continue from their version."""
 
 
 class NoViewsError(NotFoundError):
-    """Nothing was ever kept there."""
+    """The store does not exist, or holds no views."""
 
 
 class GenerationState(StrEnum):
-    """What a generation is."""
+    """The state of a generation."""
 
     FILLING = "filling"
     SERVING = "serving"
     PREVIOUS = "previous"
-    """It was served before, and can be again."""
+    """It was served before the present one, and is kept for rollback."""
     DROPPED = "dropped"
 
 
@@ -60,7 +59,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class ViewInfo:
-    """What is known of a view that is served."""
+    """The metadata of a served view."""
 
     name: str
     pipeline: str
@@ -69,15 +68,15 @@ class ViewInfo:
     """The version of its last change."""
     generation: int
     columns: Schema
-    """Its columns; the last says which version wrote a row."""
+    """Its columns; the last is the version that wrote a row."""
     key: tuple[str, ...]
     since: int
-    """Its changes after this version are kept."""
+    """Its changes after this version are available."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Rows of a view, and the version of the store that they are of."""
+    """Rows of a view, and the version of the store at which they were read."""
 
     version: int
     rows: pa.Table
@@ -85,21 +84,21 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class ViewRows:
-    """What an SQL query gives, with values as the database has them."""
+    """The result of an SQL query, with values in the representation of the database."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
     more: bool = False
-    """Whether there are more rows than were asked for."""
+    """Whether the limit cut off further rows."""
 
 
 class Store(Protocol):
-    """Somewhere that views are kept. All that goes wrong is a MillraceError that says what to do."""
+    """A database that stores views. Every failure is a MillraceError with advice."""
 
     def open(self, pipeline: str, shapes: Sequence[ViewShape], generation: int | None = None) -> None:
-        """Make the views that are missing, in a generation, or in the one that is served.
+        """Create the missing views of a generation; the default is the served one.
 
-        Refuses a view that is there with another shape, or that is another pipeline's.
+        Refuses a view that exists with another shape, or that belongs to another pipeline.
         """
 
     def commit(
@@ -111,53 +110,53 @@ class Store(Protocol):
         once: bool,
         generation: int | None = None,
     ) -> int | None:
-        """Change views by the answers of a micro-batch, and record that, in one transaction.
+        """Apply the answers of a micro-batch to views and record the batch, in one transaction.
 
-        Answers come by view, in order: of several for the same key the last counts. +1 puts a row in the place of that
-        of its key, -1 removes that. If `once`, nothing is done if this batch of the checkpoint is recorded already, or
-        a later one. Gives the version that has the answers; None if nothing was done.
+        Answers are ordered within a view: of several for the same key, the last counts. A diff of +1 upserts the row of
+        its key, -1 deletes it. With `once` the commit is idempotent: it does nothing if the checkpoint has
+        recorded this batch or a later one. Returns the version that holds the answers; None if it did nothing.
         """
 
     def replace(self, pipeline: str, answers: Mapping[str, pa.Table], generation: int | None = None) -> int:
-        """Make views have these rows and no others, in one transaction: the answers of a batch."""
+        """Replace all rows of views by the answers of a batch, in one transaction."""
 
     def generations(self, pipeline: str) -> list[Generation]:
-        """The generations of a pipeline's views, in order, also those that were dropped."""
+        """The generations of a pipeline's views, in order, including dropped ones."""
 
     def begin_generation(self, pipeline: str, shapes: Sequence[ViewShape]) -> int:
-        """Make a new generation, to be filled; one that was not finished is dropped."""
+        """Create a new generation to fill; an unfinished one is dropped."""
 
     def swap(self, pipeline: str, generation: int) -> int:
-        """Serve a generation that was filled, and keep the one before it. Gives the version.
+        """Serve a filled generation, and keep the one before it for rollback. Returns the version.
 
-        The changes of views say what differs. Where the columns do, changes from before are not kept.
+        The differences are logged as changes of the views. A view whose columns differ loses its earlier changes.
         """
 
     def rollback(self, pipeline: str) -> int:
-        """Serve the generation again that was served before. Gives the version."""
+        """Serve the previous generation again. Returns the version."""
 
     def drop(self, pipeline: str) -> None:
-        """Let go of all views of a pipeline, which are computed anew when it is run again.
+        """Drop all views of a pipeline; its next run computes them anew.
 
-        Refuses a pipeline that has none.
+        Refuses a pipeline without views.
         """
 
     def changes(self, view: str, since: int) -> pa.Table:
-        """What changed after a version: rows with their version and a diff, in order of versions, -1 before +1.
+        """The changes of a view after a version: rows with version and diff, ordered by version, -1 before +1.
 
-        Raises ForgottenError if changes from then on are not kept.
+        Raises ForgottenError if some of them are no longer available.
         """
 
     def version(self) -> int:
         """The version of the last commit that changed something."""
 
     def views(self) -> list[ViewInfo]:
-        """The views that are served, by name."""
+        """The served views, by name."""
 
     def query(
         self, sql: str, limit_seconds: float = 10, max_rows: int | None = None, params: Sequence[Any] = ()
     ) -> ViewRows:
-        """The answer to one SQL query, which reads and cannot do anything else; `$1` is the first parameter.
+        """The result of one read-only SQL query; `$1` is the first parameter.
 
         Refuses parameters that the query does not use.
         """
@@ -170,13 +169,13 @@ class Store(Protocol):
         limit: int | None = None,
         offset: int = 0,
     ) -> Snapshot:
-        """Rows of a view for which all filters hold, sorted as told and then by key, typed as its columns are."""
+        """The rows of a view for which all filters hold, sorted by `order` and then by key, with the view's types."""
 
     def trim(self, keep: Duration) -> None:
-        """Forget changes that are older. Commits do so now and then by themselves."""
+        """Remove changes that are older than `keep`. Commits do so once a minute."""
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connections to the database."""
 
 
 def open_store(url: str | Path, keep: Duration = KEEP) -> Store:

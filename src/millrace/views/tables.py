@@ -1,9 +1,9 @@
 """The tables of a view, and the SQL that changes them.
 
-A generation of a view is a table: `hourly__1` for the first of `hourly`, which is an SQL view of the generation that is
-served. The changes of what is served are in a table beside it. To change a generation, what is new is loaded into a
-temporary table, paired with the rows that are there, and what differs is then changed: a few statements, however many
-rows there are.
+Each generation of a view is a table: `hourly__1` is the first of `hourly`, and `hourly` is an SQL view of the served
+generation. Another table logs the changes of the served generation. To change a generation, the new rows are loaded
+into a temporary table and paired with the stored rows; the pairs that differ are then updated, deleted or inserted. The
+number of statements does not depend on the number of rows.
 """
 
 from dataclasses import dataclass
@@ -28,16 +28,16 @@ class Tables:
 
     @property
     def stage(self) -> str:
-        """The temporary table of what is new."""
+        """The temporary table of new rows."""
         return quoted(f"{self.shape.name}__{self.generation}_new")
 
     @property
     def pairs(self) -> str:
-        """The temporary table of what differs: new rows, each with where the row is that was there."""
+        """The temporary table of differences: new rows, each with the row id of the stored row of its key."""
         return quoted(f"{self.shape.name}__{self.generation}_pair")
 
     def create(self) -> list[str]:
-        """Make the table of the rows."""
+        """Create the table of the rows."""
         columns = [f"{quoted(name)} {type}" for name, type in zip(self.shape.columns.names, self._types, strict=True)]
         made = [f"CREATE TABLE {self.data} ({listed([*columns, self._version()])}){self.dialect.kept_with}"]
         if self.shape.key:
@@ -47,19 +47,19 @@ class Tables:
         return made
 
     def create_changes(self, name: str) -> list[str]:
-        """Make a table of changes."""
+        """Create a table of changes."""
         columns = [f"{quoted(name)} {type}" for name, type in zip(self.shape.columns.names, self._types, strict=True)]
         columns += [self._version(), f"{quoted(self.shape.diff.name)} SMALLINT{self.dialect.not_null}"]
         index = f"CREATE INDEX {quoted(f'{name}_version')} ON {quoted(name)} ({quoted(self.shape.version.name)})"
         return [f"CREATE TABLE {quoted(name)} ({listed(columns)})", index]
 
     def create_view(self) -> str:
-        """What follows CREATE, to make the SQL view of this generation."""
+        """The SQL after CREATE for the SQL view of this generation."""
         columns = listed(map(quoted, (*self.shape.columns.names, self.shape.version.name)))
         return f"VIEW {quoted(self.shape.name)} AS SELECT {columns} FROM {self.data}"
 
     def prepare(self) -> list[str]:
-        """Make the temporary tables, empty."""
+        """Create the temporary tables, or empty them."""
         types = self._types
         new = [f"c{place} {type}" for place, type in enumerate(types)]
         old = [f"o{place} {types[place]}" for place in self._rest]
@@ -73,9 +73,9 @@ class Tables:
         return made
 
     def pair(self, nulls: int, all_rows: bool = False) -> str:
-        """Pair what is new with what is there, for the keys that are NULL in these columns.
+        """Pair new rows with stored rows, for keys with this NULL mask.
 
-        Without `all_rows`, only where they differ; with it, what does not differ has a diff of 0.
+        Without `all_rows`, only pairs that differ; with it, equal pairs are included with diff 0.
         """
         row = f"d.{self.dialect.row}"
         same = " AND ".join(f"d.{self._name(place)} {self.dialect.same} s.c{place}" for place in self._rest)
@@ -90,10 +90,10 @@ class Tables:
         )
 
     def pair_overlapping(self, nulls: int) -> str:
-        """Pair rows whose windows overlap those of new ones with nothing, once all that is new is paired.
+        """Mark stored rows whose windows overlap those of new rows for deletion, after all new rows are paired.
 
-        As rows of a group do not overlap each other, those are the last that starts at or before the new one, and all
-        that start within it.
+        Rows of a group do not overlap each other, so these are the last row that starts at or before the new one, and
+        all rows that start within it.
         """
         start, end = map(self._name, self.shape.bound_places)
         new_start, new_end = (f"s.c{place}" for place in self.shape.bound_places)
@@ -108,15 +108,15 @@ class Tables:
         return f"{self._pair_gone()} WHERE d.{self.dialect.row} IN ({not_paired})"
 
     def pair_rest(self) -> str:
-        """Pair all other rows with nothing, once all that is new is paired."""
+        """Mark all other stored rows for deletion, after all new rows are paired."""
         return f"{self._pair_gone()} LEFT JOIN {self.pairs} p ON p.place = d.{self.dialect.row} WHERE p.place IS NULL"
 
     def leave_same(self) -> str:
-        """Leave out what does not differ."""
+        """Remove equal pairs."""
         return f"DELETE FROM {self.pairs} WHERE {DIFF} = 0"
 
     def log(self, changes: str) -> list[str]:
-        """Write down what is about to be changed; $1 is the version."""
+        """Log the pending changes; $1 is the version."""
         into = f"INSERT INTO {quoted(changes)} SELECT"
         old = listed(f"{'o' if place in self._rest else 'c'}{place}" for place in range(len(self.shape.columns.names)))
         return [
@@ -125,7 +125,7 @@ class Tables:
         ]
 
     def update(self) -> str:
-        """Change the rows whose key stays; $1 is the version."""
+        """Update the rows whose key is stored already; $1 is the version."""
         values = [f"{self._name(place)} = p.c{place}" for place in self._rest]
         return (
             f"UPDATE {self.data} AS d SET {listed(values)}, {quoted(self.shape.version.name)} = $1 "
@@ -133,16 +133,16 @@ class Tables:
         )
 
     def delete(self) -> str:
-        """Remove the rows that are gone."""
+        """Delete the rows whose pair has diff -1."""
         return f"DELETE FROM {self.data} WHERE {self.dialect.row} IN (SELECT place FROM {self.pairs} WHERE {DIFF} = -1)"
 
     def insert(self) -> str:
-        """Add the rows that are new; $1 is the version."""
+        """Insert the rows whose key is not stored yet; $1 is the version."""
         new = f"p.{DIFF} = 1 AND p.place IS NULL"
         return f"{self.dialect.insert} INTO {self.data} SELECT {self._new('p')}, $1 FROM {self.pairs} p WHERE {new}"
 
     def log_difference(self, changes: str, new: "Tables") -> list[str]:
-        """Write down what changes when another generation takes the place of this one; $1 is the version."""
+        """Log the differences between this generation and the one that replaces it; $1 is the version."""
         columns = listed(map(quoted, self.shape.columns.names))
         return [
             f"INSERT INTO {quoted(changes)} SELECT {columns}, $1, {diff} FROM "
@@ -156,7 +156,7 @@ class Tables:
 
     @property
     def _rest(self) -> list[int]:
-        """Where the columns are that are not of the key."""
+        """The indexes of the columns outside of the key."""
         return [place for place in range(len(self.shape.columns.names)) if place not in self.shape.key_places]
 
     def _version(self) -> str:
@@ -169,7 +169,7 @@ class Tables:
         return listed(f"{table}.c{place}" for place in range(len(self.shape.columns.names)))
 
     def _pair_gone(self) -> str:
-        """Pair rows that are there, d, with nothing; what says which of them is to follow."""
+        """The SQL that marks stored rows, `d`, for deletion; the caller appends the condition."""
         row = f"d.{self.dialect.row}"
         columns = [*(f"c{place}" for place in self.shape.key_places), *(f"o{place}" for place in self._rest)]
         values = [f"d.{self._name(place)}" for place in (*self.shape.key_places, *self._rest)]
@@ -179,7 +179,7 @@ class Tables:
         )
 
     def _match(self, places: tuple[int, ...], nulls: int) -> str:
-        """That a row has the key of a new one. An index finds it by IS NULL and =, but not by what is true of both."""
+        """The condition that a stored row has the key of a new one. IS NULL and = use the index; null-safe = cannot."""
         terms = []
         for place in places:
             column = f"d.{quoted(self.shape.columns.names[place])}"

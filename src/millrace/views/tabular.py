@@ -1,4 +1,4 @@
-"""The answer to an SQL query as an Arrow table."""
+"""The result of an SQL query as an Arrow table."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from millrace.views.store import ViewRows
 ARROW = "application/vnd.apache.arrow.stream"
 """The media type of tables over HTTP."""
 VERSION = b"millrace.version"
-"""The key of a schema's metadata that holds the version of the store which rows are of."""
+"""The key in the schema's metadata for the version of the store at which the rows were read."""
 
 
 def table_of(found: ViewRows) -> pa.Table:
     """The rows as a table; a column whose values have no common Arrow type is text.
 
-    Refuses two columns of one name, as rows could not be told apart by name.
+    Refuses two columns with one name, as a name must identify a column.
     """
     twice = [name for name, count in Counter(found.columns).items() if count > 1]
     if twice:
