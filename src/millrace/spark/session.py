@@ -132,7 +132,7 @@ def _home() -> str:
 
 
 def make_home(folder: Path) -> None:
-    """Link the installed PySpark into a folder, without its zip of Python files and with a Java that ignores signals.
+    """Link the installed PySpark into a folder, without its zip of Python files; its Java ignores HUP and TERM.
 
     Workers then import the installed files, which are compiled. Service managers signal all processes of a service, but
     only the parent process handles the signal; Java exits with it, because it waits for the end of its input.

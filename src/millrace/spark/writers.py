@@ -72,7 +72,7 @@ class Delivery:
         self._pipeline, self._checkpoint, self._guarantee, self._noted = pipeline, checkpoint, guarantee, noted
 
     def deliver(self, batch: int, writes: Iterable[Callable[[Commit, bool], None]]) -> None:
-        """Write the answers of a micro-batch; each write receives the commit, and whether it must write exactly once."""
+        """Write the answers of a micro-batch; each write receives the commit and the flag `once`."""
         reach("sink before write")
         if self._guarantee is Guarantee.AT_MOST_ONCE and not self._begin(batch):
             return
