@@ -56,7 +56,7 @@ def keys_of(values: pa.Array, field: str) -> pa.Array:
 def _json(path: str) -> Iterator[Chunk]:
     line, rest = 1, b""
     with opened(path) as file:
-        # For stdin, returns what is available rather than waiting for a full chunk.
+        # For stdin, `read1` returns what is available rather than waiting for a full chunk.
         read = file.read1 if path == "-" else file.read  # type: ignore[attr-defined]
         while more := read(_CHUNK):
             data = rest + more

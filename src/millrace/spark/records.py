@@ -129,7 +129,7 @@ class BatchRecords(DataSourceReader):
     """Reads topics once."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Find the topics."""
+        """Check the options and open the log."""
         self._records = _Records(options)
 
     def partitions(self) -> Sequence[InputPartition]:  # noqa: D102
@@ -148,7 +148,7 @@ class StreamRecords(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as records are appended."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Find the topics."""
+        """Check the options and open the log."""
         self._records = _Records(options)
         limit = {name.lower(): value for name, value in options.items()}.get("maxoffsetspertrigger")
         self._most = None if limit is None else int(limit)

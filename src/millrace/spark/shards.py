@@ -48,7 +48,7 @@ class StageState:
 
 
 class StateStore(Protocol):
-    """Where a shard finds the state of a stage, and stores it."""
+    """Stores the state of a shard's stages between micro-batches."""
 
     def read(self, stage: str) -> StageState | None:
         """The state after the last micro-batch; None if there was none."""

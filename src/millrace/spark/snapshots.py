@@ -77,7 +77,7 @@ class Snapshots:
         return {table: str(self._folder / name) for table, name in names.items()}
 
     def _keep(self, name: str, data: bytes) -> str:
-        table = hashlib.sha256(name.encode()).hexdigest()[:16]  # a table's name may not be valid as a file name
+        table = hashlib.sha256(name.encode()).hexdigest()[:16]  # a table's name may be invalid as a file name
         kept = self._folder / f"{table}-{hashlib.sha256(data).hexdigest()[:16]}.arrow"
         if kept.exists():
             kept.touch()

@@ -145,7 +145,7 @@ class Reader:
             if first != last:
                 splits += [(number, split) for split in self._sources[key].splits(first, last)]
         times: dict[int, Times] = {}
-        # Old checkpoints that were begun without input hold a first batch without a time: it does nothing.
+        # Old checkpoints that were begun without input may hold a first batch without a time: it does nothing.
         if end["now"] is not None:
             times = {number: self._times(self._job.stages[number], start, end) for number in self._reads.stages}
         shares = _shares(splits, self._reads.cores) or [[]]
