@@ -1,1 +1,1 @@
-"""Rows to partial aggregates: what is done once for each row, close to the data."""
+"""The edge: the row-wise part of a stage, which turns rows into partials where the rows are read."""

@@ -1,4 +1,4 @@
-"""The DuckDB of a process: one, on one thread, as Spark runs a task for each core."""
+"""The DuckDB instance of a process, with one thread, because Spark runs one task on each core."""
 
 import atexit
 from collections.abc import Callable, Iterator, Mapping
@@ -10,19 +10,19 @@ import duckdb
 import pyarrow as pa
 
 ROW_NUMBER = "__row_number"
-"""The column of a bundle that says which of its records a row is."""
+"""The column with the index of a row's record in its bundle."""
 ROW_ERRORS = (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException)
-"""What a statement fails with because of a value; another error says that the statement is wrong."""
+"""The errors that a value can cause; any other error means that the statement is wrong."""
 
 
 class Prepared:
-    """Statements over `__rows`, which are others each time, and over tables that stay.
+    """Prepared statements over `__rows`, which change with each bundle, and over tables that do not.
 
-    Each is planned once: that takes DuckDB several times as long as a small bundle does.
+    Each is planned once: planning takes DuckDB several times as long as processing a small bundle.
     """
 
     def __init__(self, tables: Mapping[str, pa.Table] | None = None) -> None:
-        """Nothing is planned yet, as most that could be asked never is."""
+        """Plan nothing yet: most of the possible statements never run."""
         self._tables = dict(tables or {})
         self._given = _Given()
         self._connection: duckdb.DuckDBPyConnection | None = None
@@ -30,7 +30,7 @@ class Prepared:
 
     @contextmanager
     def over(self, rows: pa.Table) -> Iterator[Callable[[str], duckdb.DuckDBPyRelation]]:
-        """Ask statements of these rows."""
+        """Run statements over these rows."""
         if self._connection is None or rows.schema != self._given.schema:
             self._open(rows.schema)
         self._given.rows = rows
@@ -48,13 +48,13 @@ class Prepared:
         return self._connection.sql(f"EXECUTE {self._names[statement]}")
 
     def plan(self, statement: str) -> str:
-        """How DuckDB does a statement over rows as they were given last, as JSON."""
+        """DuckDB's plan of a statement, for rows with the columns of the last ones, as JSON."""
         assert self._connection is not None
         ((_, plan),) = self._connection.sql(f"EXPLAIN (FORMAT json) {statement}").fetchall()
         return str(plan)
 
     def _open(self, schema: pa.Schema) -> None:
-        """A connection of its own, with its own names; what was planned for other columns is forgotten."""
+        """Open a connection with its own names, and discard the statements that were planned for other columns."""
         self._connection = None
         self._names.clear()
         self._given.schema = schema
@@ -66,7 +66,7 @@ class Prepared:
 
 
 class _Given:
-    """What DuckDB knows as one table, and asks for its rows at each statement."""
+    """A table of DuckDB's that supplies its current rows to each statement."""
 
     schema: pa.Schema = pa.schema([])
     rows: pa.Table | None = None
@@ -81,8 +81,8 @@ def connection() -> duckdb.DuckDBPyConnection:
     """The connection of the process."""
     opened = duckdb.connect()
     opened.execute("SET TimeZone = 'UTC'; SET threads = 1")
-    # How many rows a bundle has is not known when a statement is planned, but that it has more than a table is.
-    # What is rewritten or shared may fail where what was written does not, or outside of the TRY that it was in.
+    # The size of a bundle is unknown when a statement is planned, but a bundle has more rows than a table.
+    # A rewritten or shared expression may fail where the original does not, or outside of its TRY.
     kept_off = ("join_order", "build_side_probe_side", "expression_rewriter", "common_subexpressions")
     opened.execute(f"SET disabled_optimizers = '{','.join(kept_off)}'")
     atexit.register(_close)

@@ -1,9 +1,9 @@
-"""Decoding: JSON text to columns of a schema, a bundle at a time, in DuckDB.
+"""Decodes JSON text into the columns of a schema, one bundle at a time, in DuckDB.
 
-A record must be a JSON object. Its fields are read by name; one that is missing or null is NULL, others are left
-out. A field fits if its text reads as a value of the column's type: a whole number for BIGINT (5 or "5", not
-5.5), an ISO time for TIMESTAMP, in UTC where it names no zone; anything for STRING. A record that does not fit is set
-aside with the reason, and the rest go on.
+A record must be a JSON object. Its fields are read by name; a missing or null field is NULL, and fields that the schema
+does not have are ignored. A field fits if its text is a value of the column's type: a whole number for BIGINT (5 or
+"5", not 5.5), an ISO time for TIMESTAMP, in UTC if it names no zone; anything for STRING. A record that does not fit is
+returned as a misfit with the reason; the others are decoded.
 """
 
 import json
@@ -24,7 +24,7 @@ from millrace.formats.written import written
 from millrace.model.schema import Schema
 
 MISFIT = "__misfit"
-"""The column that says whether a record does not fit, and why."""
+"""The column that marks a record that does not fit, and encodes the reason."""
 _NOT_AN_OBJECT, _LOOK = -1, -2
 _COMMA = re.compile(r",\s*\}\s*\Z")
 _OPEN, _CLOSE, _BREAK = b"{}\n"
@@ -33,19 +33,19 @@ _SPACE, _DOUBTFUL = (np.isin(np.arange(256), [*signs]) for signs in (b" \t\r\n",
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A record that does not fit the schema: its row in the bundle, and why."""
+    """A record that does not fit the schema: its row in the bundle, and the reason."""
 
     row: int
     reason: str
 
 
 class JsonDecoder:
-    """JSON text to the columns of one schema."""
+    """Decodes JSON text into the columns of one schema."""
 
     def __init__(self, schema: Schema, wanted: Container[str] | None = None) -> None:
-        """Write the statements, for all columns or for those wanted. Refuses types that cannot be decoded."""
+        """Write the statements, for all columns or for the wanted ones. Refuses types that cannot be decoded."""
         self._schema, self._prepared, self._looking = schema, Prepared(), Prepared()
-        # Any text fits a STRING, so one that nobody wants need not be looked at; other fields may be misfits.
+        # Any text fits a STRING, so an unwanted STRING is not read; a field of another type may not fit.
         read = [column for column in schema if wanted is None or column.name in wanted or column.type != "STRING"]
         numbers = {column.name: number for number, column in enumerate(schema)}
         places = {column.name: place for place, column in enumerate(read, 1)}
@@ -74,7 +74,7 @@ class JsonDecoder:
             ]
             mark = " ".join([f"CASE WHEN j IS NULL THEN {_NOT_AN_OBJECT}", *marks, *misfits, "END"])
             rows = f"(SELECT *, {extracted} AS j FROM __rows)"
-            # Almost no record is doubtful; of the others, nothing more is asked.
+            # Almost no record is doubtful; the others need no further check.
             rows = f"(SELECT *, {doubtful} AS doubtful FROM (SELECT {', '.join(['*', *values])} FROM {rows}))"
             return f"(SELECT *, CASE WHEN doubtful THEN {mark} END AS {MISFIT} FROM {rows})"
 
@@ -87,7 +87,7 @@ class JsonDecoder:
         self._trusting, self._checking, self._exact = (
             f"SELECT {', '.join([*named, MISFIT])} FROM {rows}" for rows in (trusting, checking, looking)
         )
-        # The check is part of every value, so that no row is left out before it was checked.
+        # The check is part of every value, so that DuckDB cannot drop a row before it is checked.
         sure = [
             f"CASE WHEN {MISFIT} IS NULL THEN v{places[name]} ELSE error('a record does not fit') END AS {quoted(name)}"
             if name in places
@@ -95,16 +95,16 @@ class JsonDecoder:
             for name in schema.names
         ]
         self.sure = f"(SELECT {', '.join([ROW_NUMBER, *sure])} FROM {trusting})"
-        """All that look like objects, as rows of the schema; reading a value of one that does not fit fails."""
+        """The query that decodes records that look like objects; it fails at a value of one that does not fit."""
 
     def decode(self, values: pa.Array) -> tuple[pa.Table, list[Misfit]]:
-        """The records that fit, as columns in their order, and those that do not."""
+        """The records that fit, as columns in their order, and the misfits."""
         with self._prepared.over(pa.table({"value": values})) as ask:
             try:
                 statement = self._trusting if look_like_objects(values) else self._checking
                 decoded = ask(statement).to_arrow_table()
             except duckdb.Error:
-                # One record that is no JSON fails the statement; now each is asked first, which costs a second look.
+                # One record that is no JSON fails the statement; this one checks each first, which parses it twice.
                 decoded = ask(self._checking).to_arrow_table()
         if decoded[MISFIT].null_count < len(decoded):
             decoded = self._looked_at(decoded, values)
@@ -120,7 +120,7 @@ class JsonDecoder:
         return rows.filter(marks.is_null()), misfits
 
     def _looked_at(self, decoded: pa.Table, values: pa.Array) -> pa.Table:
-        """The same rows, those that DuckDB may have written anew replaced by what was written."""
+        """The same rows; those in which DuckDB may have rewritten a text are decoded again from the original text."""
         places = np.flatnonzero(decoded[MISFIT].fill_null(0).to_numpy() == _LOOK)
         if not len(places):
             return decoded
@@ -143,7 +143,7 @@ class JsonDecoder:
 
 
 def _field(text: str, name: str) -> object:
-    """What a record says in a field, a number as it is written; all that it says, if Python cannot tell."""
+    """The value of a record's field, a number as written; the whole record if Python cannot find the field."""
     try:
         pairs = json.loads(text, object_pairs_hook=_First, parse_float=_Written, parse_int=_Written)
         return pairs[name]
@@ -152,14 +152,14 @@ def _field(text: str, name: str) -> object:
 
 
 class _First(dict[str, object]):
-    """An object in which the first of the fields with one name counts."""
+    """A JSON object; of several fields with one name, the first counts."""
 
     def __init__(self, pairs: list[tuple[str, object]]) -> None:
         super().__init__(reversed(pairs))
 
 
 class _Written(str):
-    """A number as it is written."""
+    """A number as written."""
 
     __slots__ = ()
 
@@ -168,7 +168,7 @@ class _Written(str):
 
 
 def look_like_objects(values: pa.Array) -> bool:
-    """Whether every text starts with a brace and ends with one, no comma before it: what is JSON of it is an object."""
+    """Whether every text starts and ends with a brace, without a comma before the last: if JSON, it is an object."""
     if values.null_count or not len(values):
         return False
     _, held, data = values.buffers()
@@ -181,7 +181,7 @@ def look_like_objects(values: pa.Array) -> bool:
 
 
 def _meet_well(signs: npt.NDArray[np.uint8], offsets: npt.NDArray[Any]) -> bool:
-    """Whether the four bytes around each border say that texts end and start well; one look at memory, not three."""
+    """Whether the four bytes around each border show that texts end and start well; reads memory once, not thrice."""
     borders = offsets[1:-1]
     if not len(borders) or borders[0] < 4:
         return False

@@ -1,14 +1,13 @@
 """The fused edge: rows to partials in one DuckDB statement.
 
-For each bundle: filter, project, join small tables, cut event time into slices and aggregate by (key,
-slice), in columns and without a Python loop. Where SQL has no words for the window or the aggregate (sketches, count
-windows), the statement stops before them, and `panes.lift` does the rest. A row expression that cannot be said in
-DuckDB's SQL with Spark's meaning is refused with the reason (`CannotFuseError`), and the query runs natively instead.
+For each bundle, the statement filters, projects, joins small tables, cuts event time into slices and aggregates by
+(key, slice), in columns and without a Python loop. If SQL cannot express the window or the aggregate (sketches, count
+windows), the statement stops before them, and `panes.lift` does the rest. A row expression that DuckDB's SQL cannot
+express with Spark's meaning is refused with the reason (`CannotFuseError`), and the query runs natively instead.
 
-Beside the partials goes what the bundle shows of event time, which carries the watermark; rows without an event time
-are set aside. So is a row for which an expression has no value: from there on it carries the number of the expression
-past every filter and join, and is told apart from the rest at the end. An expression that always has a value costs
-nothing of this.
+With the partials, the edge returns the event times of the bundle, which advance the watermark; rows without an event
+time become dead letters. So does a row for which an expression has no value: it carries the number of the expression
+past every later filter and join, and is separated at the end. An expression that always has a value adds no such cost.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -48,15 +47,15 @@ _MOST_TIMES = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Taken:
-    """What became of a bundle."""
+    """The result of processing a bundle."""
 
     rows: pa.Table
     """Partials, or rows to be lifted; for a plain stream, its rows."""
     seen: Seen = field(default_factory=Seen)
     timeless: tuple[int, ...] = ()
-    """The places of the rows that have no event time, though they need one."""
+    """The numbers of the rows that need an event time but have none."""
     bad: tuple[tuple[int, str], ...] = ()
-    """The places of the rows that have no value somewhere, and why."""
+    """The numbers of the rows for which an expression has no value, with the reasons."""
 
 
 class Fused:
@@ -72,21 +71,21 @@ class Fused:
     ) -> None:
         """Write the statements. Raises CannotFuseError with the reason if there are none.
 
-        `tables` holds what tables that may change now hold, by name; without it, they are read. The rows of a plain
-        stream are in the order of arrival if that is asked for. Where `take` is given records that are not decoded
-        yet, `decoded` is the query that decodes them.
+        `tables` holds the current rows of tables that may change, by name; without it, they are read. If `ordered`, the
+        rows of a plain stream are in the order of arrival. If `take` receives records that are not decoded yet,
+        `decoded` is the query that decodes them.
         """
         self._decoded = decoded
         self._decodes_all: bool | None = None
         self._given = tables
         self.lifts: str | None = None
-        """Why the statement gives rows that are still to be lifted, and not partials."""
+        """The reason why the statement returns rows to be lifted; None if it returns partials."""
         self._stream_of = of.stream if isinstance(of, Query) else of
-        # Where nothing leaves rows out between the event time and the aggregate, one statement does for both.
+        # If no operator drops rows between event time and aggregate, one statement computes both.
         self._tells = isinstance(of, Query) and isinstance(of.stream, EventTime) and not of.stream.estimator.needs_times
         self._is_aggregated = isinstance(of, Query)
         self._marked: Staged | None = None
-        """The rows of which some may have no value, if there may be any."""
+        """The query whose rows may be marked as bad; None if no expression can fail."""
         if not isinstance(of, Query):
             order = f" ORDER BY {SIDE}, {ROW_NUMBER}" if ordered else ""
             staged = self._staged(source)
@@ -106,18 +105,18 @@ class Fused:
 
     @property
     def has_tables(self) -> bool:
-        """Whether the statement joins with tables."""
+        """Whether the statement joins tables."""
         return bool(self._stages.joins)
 
     @property
     def is_one_statement(self) -> bool:
-        """Whether a bundle is looked at once only, as long as none of its rows is set aside."""
+        """Whether one statement is enough for a bundle without dead letters."""
         return self._tells or not self._stages.timed
 
     def decodes_all(self, rows: pa.Table) -> bool:
-        """Whether the statement looks at every record, given records such as these.
+        """Whether the statement decodes every record, given records such as these.
 
-        DuckDB leaves out what does not change the answer: all values, if they are only counted.
+        DuckDB skips work that does not change the answer: decoding values, if they are only counted.
         """
         if self._decodes_all is None:
             with self._prepared.over(_placed(rows)):
@@ -126,11 +125,11 @@ class Fused:
 
     @property
     def event_time(self) -> EventTime | None:
-        """The node that says what event time is for this source."""
+        """The node that assigns event time to the rows of this source."""
         return self._stages.timed[0][0] if self._stages.timed else None
 
     def take(self, rows: pa.Table) -> Taken:
-        """What a bundle comes to."""
+        """Process a bundle."""
         with self._prepared.over(_placed(rows)) as ask:
             made = ask(self.statement).to_arrow_table()
             if self._tells:
@@ -141,7 +140,7 @@ class Fused:
     def _apart(
         self, ask: Callable[[str], duckdb.DuckDBPyRelation], made: pa.Table
     ) -> tuple[pa.Table, tuple[tuple[int, str], ...]]:
-        """What was made of the rows that have a value for everything; and the others, with why they have none."""
+        """The results of the good rows, and the numbers of the bad rows with the reasons."""
         if self._marked is None:
             return made, ()
         if self._is_aggregated:
@@ -154,7 +153,7 @@ class Fused:
         return made.filter(good).drop_columns(unneeded), self._reasons(zip(*failed.to_pydict().values(), strict=True))
 
     def _bad(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[tuple[int, str], ...]:
-        """The rows that have no value somewhere, and why."""
+        """The numbers of the rows for which an expression has no value, with the reasons."""
         if self._marked is None:
             return ()
         found = f"SELECT DISTINCT {ROW_NUMBER}, {BAD} FROM ({self._marked.sql}) WHERE {BAD} IS NOT NULL"
@@ -168,13 +167,13 @@ class Fused:
         return Prepared({name: self._rows_of(join) for name, join in self._stages.joins.items()})
 
     def _rows_of(self, join: Join) -> pa.Table:
-        """The rows that a table holds now; those of one that may change are given, or read if they are not."""
+        """The current rows of a table; those of a table that may change are given, or else read."""
         if join.table.rows or self._given is None:
             return columns_of(join.table, join.place)
         return self._given[join.table.name]
 
     def _told(self, ask: Callable[[str], duckdb.DuckDBPyRelation], made: pa.Table) -> Taken:
-        """Partials that tell the time beside them; rows without an event time are in a slice that is NULL."""
+        """The result from partials that also hold event times; rows without an event time are in the slice NULL."""
         newest, closed = (pc.max(made[name]).as_py() for name in (_NEWEST, _CLOSED))
         seen = Seen(*(BEGINNING_OF_TIME if each is None else each for each in (newest, closed)))  # type: ignore[arg-type]
         rows = made.drop_columns([_NEWEST, _CLOSED])
@@ -186,7 +185,7 @@ class Fused:
         return Taken(good, seen, tuple(place for (place,) in timeless), self._bad(ask))
 
     def _times(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[Seen, tuple[int, ...]]:
-        """What the bundle shows of event time, and which rows have none."""
+        """The event times of the bundle, and the numbers of the rows that have none."""
         if not self._stages.timed:
             return Seen(), ()
         node, above = self._stages.timed[0]
@@ -228,7 +227,7 @@ class Fused:
         )
 
     def _argued(self, query: Query, rows: Staged) -> tuple[Staged, list[Computed]]:
-        """Rows with those arguments of aggregates as columns that may have no value, and the aggregates over them."""
+        """Rows with the fallible arguments of aggregates as columns, and the aggregates over those columns."""
         columns: dict[str, Expression] = {}
         computed = []
         for number, each in enumerate(query.computed):
@@ -246,9 +245,9 @@ class Fused:
         ), computed
 
     def _unaggregated(self, query: Query, staged: Staged) -> str:
-        """What `panes.lift` takes, in the order of arrival: keys, time, arguments; for a user's windows, the row.
+        """The input of `panes.lift`, in the order of arrival: keys, time, arguments; for a user's windows, the row.
 
-        Beside it is the place of each row, for those that a function of the user's has no value for.
+        It includes the number of each row, to identify rows for which a user's function has no value.
         """
         event_time = find_event_time(query.stream)
         argued, computed = self._argued(query, _timed(event_time, staged))
@@ -264,10 +263,10 @@ class Fused:
 
 
 def columns_read(of: Query | Stream) -> set[str]:
-    """The names of all columns that a query looks at, in its source or made on the way."""
+    """The names of all columns that a query reads, from its source or computed."""
     if not isinstance(of, Query):
         return {*of.schema.names, *operators.columns_read(of)}
-    if isinstance(of.windowing, Custom):  # a function of the user's may look at anything
+    if isinstance(of.windowing, Custom):  # a user's function may read any column
         return {*of.stream.schema.names, *operators.columns_read(of.stream)}
     arguments = (argument for computed in of.computed for argument in computed.arguments)
     return {*of.keys, *(name for each in arguments for name in each.columns), *operators.columns_read(of.stream)}
@@ -278,7 +277,7 @@ def _placed(rows: pa.Table) -> pa.Table:
 
 
 def _missing(node: EventTime) -> str:
-    """Which rows have no event time though they need one: a row may do nothing but close an epoch."""
+    """The condition for rows that need an event time but have none: a row that only closes an epoch needs none."""
     policy = node.estimator.policy
     closes = f" AND {quoted(policy.column)} IS NULL" if isinstance(policy, Punctuated) else ""
     return f"{quoted(node.column)} IS NULL{closes}"
@@ -290,7 +289,7 @@ def _closing(node: EventTime) -> str:
 
 
 def _timed(event_time: EventTime | None, rows: Staged) -> Staged:
-    """Rows with their time in microseconds, and up to when they close it; one that has no value tells neither."""
+    """Rows with their event time and the end of the epoch they close, in microseconds; a bad row has neither."""
     at, closes = (
         ("0", "NULL") if event_time is None else (f"epoch_us({quoted(event_time.column)})", _closing(event_time))
     )
@@ -300,7 +299,7 @@ def _timed(event_time: EventTime | None, rows: Staged) -> Staged:
 
 
 def _rounded(newest: int, counted: pa.Table) -> Mapping[int, int]:
-    """How many events there are of each time; where there are too many times, how long ago it was, to three digits."""
+    """The number of events at each time; if there are too many times, their ages are rounded to three digits."""
     times, counts = counted["t"].to_numpy(), counted["n"].to_numpy()
     if len(times) > _MOST_TIMES:
         ago = newest - times

@@ -1,6 +1,6 @@
-"""Slices and partials in DuckDB's SQL: where an element is in event time, and what of it an aggregate keeps.
+"""Slices and partials in DuckDB's SQL: the slice of an element, and the partial columns of an aggregate.
 
-Each says what its like in `millrace.panes` says, of the same rows.
+Each computes the same as its counterpart in `millrace.panes`, for the same rows.
 """
 
 import sys
@@ -35,11 +35,11 @@ AT = "__at"
 
 
 class NotInSqlError(CannotFuseError):
-    """Why a window or an aggregate is not computed by DuckDB, though what it takes is."""
+    """The reason why DuckDB does not compute a window or an aggregate, although it computes the inputs."""
 
 
 def slice_of(windowing: Windowing) -> str:
-    """The start of the slice of an element: `panes.slices.slice_of` in SQL, whose % has the sign of the left."""
+    """The start of an element's slice: `panes.slices.slice_of` in SQL, whose % has the sign of the dividend."""
     match windowing:
         case Fixed(size, offset):
             return f"({AT} - {_modulo(offset, size)})"
@@ -61,7 +61,7 @@ def _modulo(offset: int, size: int) -> str:
 
 
 def partials_of(computed: Computed) -> list[str]:
-    """The partial columns of an aggregate, as `panes.columns` has them."""
+    """The partial columns of an aggregate, as `panes.columns` defines them."""
     for kind, write in _AGGREGATES:
         if isinstance(computed.aggregate, kind):
             return write(computed)
@@ -87,11 +87,11 @@ def _summed(computed: Computed) -> list[str]:
 
 
 def _spread(computed: Computed) -> list[str]:
-    """Count, mean and squares; NaN if a value is not finite, and infinite squares if they are beyond DOUBLE.
+    """Count, mean and squared deviations; NaN if a value is not finite, and infinite squares if they overflow DOUBLE.
 
-    The mean is of values made smaller by a power of two, which is exact: their sum is never beyond DOUBLE. DuckDB says
-    any of -inf, inf and NaN where squares are. The mean of equal values is exact, as squares of what it is off by might
-    be beyond DOUBLE too.
+    The mean is computed of values scaled down by a power of two, which is exact, so their sum never overflows. If the
+    squares overflow, DuckDB returns any of -inf, inf and NaN. The mean of equal values is exact, because the squares of
+    its error might overflow too.
     """
     value = f"CAST({to_duckdb(computed.arguments[0])} AS DOUBLE)"
     count, mean, spread = f"count({value})", f"avg({value} * {_SMALLER!r})", f"var_pop({value})"

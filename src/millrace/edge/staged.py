@@ -1,7 +1,7 @@
-"""The row-wise steps of a stream as DuckDB queries, one around the other.
+"""The row operators of a stream as nested DuckDB queries.
 
-Each gives the rows of the step before it, changed. A row for which an expression has no value is marked with the number
-of the expression, and from there on passes every filter and join, to be told apart at the end.
+Each query transforms the rows of the query inside it. A row for which an expression has no value is marked with the
+number of the expression; it then passes every later filter and join, and is separated at the end.
 """
 
 from collections.abc import Sequence
@@ -27,32 +27,32 @@ from millrace.model.stream import (
 from millrace.model.typed import is_fallible
 
 SIDE = "__side"
-"""By which side of a union it came: all rows of the first are before those of the second."""
+"""The side of a union that a row came from: all rows of the first side precede those of the second."""
 BAD = "__bad"
-"""The number of the expression that a row has no value for; NULL if it has one for each."""
+"""The number of the expression for which a row has no value; NULL if it has a value for each."""
 _MATCHED = "__matched"
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A query for rows, on the way."""
+    """A query for the rows after some steps."""
 
     sql: str
     is_marked: bool = False
-    """Whether some of its rows may have no value: `__bad` is then the number of the expression that has none."""
+    """Whether some rows may be bad: `__bad` is then the number of the expression that has no value."""
 
     @property
     def own(self) -> list[str]:
-        """The columns that are not the user's."""
+        """The hidden columns."""
         return [ROW_NUMBER, SIDE, *([BAD] if self.is_marked else [])]
 
     @property
     def good(self) -> str:
-        """The rows that have a value for everything so far, as what stands after FROM."""
+        """The rows that have a value for every expression so far, as SQL to follow FROM."""
         return f"({self.sql})" + (f" WHERE {BAD} IS NULL" if self.is_marked else "")
 
     def kept(self, condition: str) -> str:
-        """The rows for which a condition holds, and those that are only on their way to be set aside."""
+        """A condition that also keeps bad rows, which become dead letters."""
         return f"({condition}) OR {BAD} IS NOT NULL" if self.is_marked else condition
 
 
@@ -60,17 +60,17 @@ class Stages:
     """The steps of one stream over the rows of one of its sources."""
 
     def __init__(self, decoded: str, keeps_timeless: bool) -> None:
-        """Nothing is written yet. `decoded` is where rows come from; rows without an event time may stay."""
+        """`decoded` is the query that the rows come from; with `keeps_timeless`, rows without an event time stay."""
         self._decoded, self._keeps_timeless = decoded, keeps_timeless
         self.joins: dict[str, Join] = {}
         """The joins, by the name that the table has in the queries."""
         self.timed: list[tuple[EventTime, Staged]] = []
-        """Each node that says what event time is, and the rows that tell it."""
+        """Each node that assigns event time, and the rows that it assigns it to."""
         self.tried: list[Expression] = []
-        """The expressions that a row may have no value for, by number."""
+        """The expressions that may have no value for a row, by number."""
 
     def rows(self, stream: Stream, source: Source) -> Staged:
-        """What comes out of a stream. Raises CannotFuseError with the reason if that is not known."""
+        """The query for a stream. Raises CannotFuseError with the reason if there is none."""
         staged = self._stream(stream, source)
         if staged is None:
             raise CannotFuseError(f"source {source.name} is not part of the query")
@@ -79,7 +79,7 @@ class Stages:
         return staged
 
     def _stream(self, node: Stream, source: Source) -> Staged | None:
-        """A stream as a query over the rows of one source; None if that source is not part of it."""
+        """A stream as a query over the rows of one source; None if the stream does not read that source."""
         match node_of(node):
             case Source() as own:
                 columns = ", ".join(map(quoted, own.schema.names))
@@ -117,7 +117,7 @@ class Stages:
             case WithColumns(parent=parent, columns=columns):
                 kept = [name for name in parent.schema.names if name not in dict(columns)]
                 made = self.computed(above, kept, columns)
-                names = [*made.own, *map(quoted, node.schema.names)]  # which keeps the order of columns
+                names = [*made.own, *map(quoted, node.schema.names)]  # keeps the order of columns
                 return Staged(f"SELECT {', '.join(names)} FROM ({made.sql})", made.is_marked)
             case Join(as_of=as_of):
                 return self._join(node, above) if as_of is None else self._as_of(node, above, as_of)
@@ -141,9 +141,9 @@ class Stages:
         self, above: Staged, kept: Sequence[str], columns: Sequence[tuple[str, Expression]],
         more: Sequence[str] = (), elements: str = "TRUE",
     ) -> Staged:  # fmt: skip
-        """Rows with columns that are kept, and others that are computed; those that have no value are marked.
+        """Rows with kept columns and computed columns; a row for which a computed column has no value is marked.
 
-        `more` are columns of our own that are kept. Only `elements`, which a condition tells, are marked.
+        `more` names hidden columns to keep. Only rows for which the condition `elements` holds are marked.
         """
         risky = {name: f"__t{number}" for number, (name, each) in enumerate(columns) if may_fail(each)}
         chosen = [f"{_field(risky[name])} AS {quoted(name)}" if name in risky else
@@ -159,12 +159,12 @@ class Stages:
             if name in risky
         )
         attempts = ", ".join(f"{tried(to_duckdb(each))} AS {risky[name]}" for name, each in columns if name in risky)
-        # The numbers are given another name first, as DuckDB might take the one for the other.
+        # The new numbers have another name at first, because DuckDB might confuse them with the earlier ones.
         marked = f"SELECT *, CASE{before}{failed} END AS __failed FROM (SELECT *, {attempts} FROM ({above.sql}))"
         return Staged(f"SELECT {', '.join(names)}, __failed AS {BAD} FROM ({marked})", is_marked=True)
 
     def _number(self, expression: Expression) -> int:
-        """The number that marks a row that has no value for an expression."""
+        """The number that marks rows for which an expression has no value."""
         self.tried.append(expression)
         return len(self.tried) - 1
 
@@ -185,7 +185,7 @@ class Stages:
         added = [name for name in join.table.schema.names if name not in join.on]
         found = ", ".join(f"b.{quoted(name)}" for name in added)
         same = " AND ".join(f"a.{quoted(name)} = b.{quoted(name)}" for name in join.on)
-        # Of two rows that hold from the same time on, the later one does.
+        # Of two rows that hold from the same time, the later one counts.
         by = ", ".join(map(quoted, (*join.on, since)))
         numbered = f"SELECT *, row_number() OVER () AS __row FROM {self._table(join)}"
         held = (

@@ -1,4 +1,4 @@
-"""Small tables that streams are joined with, in columns: the rows given, or those of a file."""
+"""Small tables that streams join, as columns: inline rows, or the rows of a file."""
 
 import json
 import re
@@ -26,10 +26,10 @@ _SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 
 
 def columns_of(table: Table, place: Place | None = None) -> pa.Table:
-    """The rows of a table. Refuses a file that is not there, or that holds something else."""
+    """The rows of a table. Refuses a file that does not exist or does not fit the table's schema."""
     if table.path is not None:
         return _in_file(table, Path(table.path), place)
-    if table.view is not None:  # what it holds, a host knows
+    if table.view is not None:  # the host supplies its rows
         return _empty(table)
     columns = zip(*table.rows, strict=True)
     return pa.table(
@@ -105,7 +105,7 @@ def _plain(texts: pa.ChunkedArray, column: Column) -> pa.ChunkedArray | pa.Array
 
 
 def _json(table: Table, path: Path) -> pa.Table:
-    """Objects, one after the other or in an array."""
+    """The rows of JSON objects, one after the other or in an array."""
     try:
         texts = list(_values(path.read_text("utf-8-sig")))
     except OSError as error:
@@ -119,7 +119,7 @@ def _json(table: Table, path: Path) -> pa.Table:
 
 
 def _values(text: str) -> Iterator[str]:
-    """The values of a JSON text as they are written."""
+    """The values of a JSON text as written."""
     decoder, end = json.JSONDecoder(), len(text.rstrip())
     at = _SPACES.match(text).end()  # type: ignore[union-attr]
     in_array = text[at : at + 1] == "["
@@ -138,7 +138,7 @@ def _values(text: str) -> Iterator[str]:
 
 
 def _named(table: Table, path: Path, held: pa.Table) -> dict[str, str]:
-    """What the columns of a table are called in a file."""
+    """The names that the columns of a table have in a file."""
     known = {name.lower(): name for name in held.column_names}
     for column in table.schema:
         if column.name.lower() not in known:

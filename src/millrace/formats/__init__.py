@@ -1,1 +1,1 @@
-"""JSON, CSV and SQL expressions as they are read and written in DuckDB."""
+"""The formats JSON and CSV, and SQL expressions for DuckDB."""

@@ -1,6 +1,6 @@
-"""CSV as it is written: nothing is guessed but what stands between columns, which the first row shows.
+"""Reads CSV as text: only the delimiter is guessed, from the first row.
 
-A row with too few or too many fields is refused with its number, and so is a quote that is never closed.
+A row with too few or too many fields is refused with its number, and so is an unclosed quote.
 """
 
 import csv
@@ -17,13 +17,13 @@ import pyarrow.csv
 from millrace.model.errors import PipelineError, unreadable
 
 _BLOCK = 4 << 20
-"""How many bytes of a file are read at once."""
+"""The bytes of a file that are read at once."""
 _BETWEEN = (b",", b";", b"\t", b"|")
-"""What may stand between columns."""
+"""The possible delimiters."""
 
 
 def read_csv(path: str, file: BinaryIO) -> Iterator[pa.RecordBatch]:
-    """Rows of texts, by the columns that the first row names; what is empty and not in quotes is NULL."""
+    """Rows of texts, with the column names of the first row; an empty unquoted field is NULL."""
     header = file.readline()
     between = max(_BETWEEN, key=header.count).decode()
     quotes = _Quotes(file)
@@ -37,7 +37,7 @@ def read_csv(path: str, file: BinaryIO) -> Iterator[pa.RecordBatch]:
         if before is not None:
             yield before
         raise PipelineError(f"{path}: {_where(str(error))}", "mend it") from None
-    if quotes.count % 2:  # what it swallowed is the end of the last batch
+    if quotes.count % 2:  # the unclosed quote swallowed the end of the last batch
         raise PipelineError(f"{path}: a quote is opened and never closed", "mend it")
     if before is not None:
         yield before
@@ -67,18 +67,18 @@ def _rows(file: "_Quotes", names: list[str], between: str) -> Iterator[pa.Record
             ),
         )  # fmt: skip
     except pa.ArrowInvalid as error:
-        if str(error) != "Empty CSV file":  # it has no rows but the first
+        if str(error) != "Empty CSV file":  # the file has only a header
             raise
 
 
 def _where(error: str) -> str:
-    """What Arrow says of a row, which does not know of the first one."""
+    """Arrow's error message, with row numbers that count the header."""
     said = error.removeprefix("CSV parse error: ")
     return re.sub(r"Row #(\d+)", lambda found: f"row {int(found[1]) + 1}", said)
 
 
 class _Quotes(io.RawIOBase):
-    """A file that counts the quotes that are read of it."""
+    """A file that counts the quotes read from it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -88,7 +88,7 @@ class _Quotes(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Some bytes."""
+        """Read some bytes."""
         data = self._file.read(size)
         self.count += data.count(b'"')
         return data
@@ -96,7 +96,7 @@ class _Quotes(io.RawIOBase):
 
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
-    """A file; `-` is what comes in. Refuses one that cannot be read."""
+    """A file; `-` is stdin. Refuses a file that cannot be read."""
     if path == "-":
         yield sys.stdin.buffer
         return

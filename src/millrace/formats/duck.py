@@ -1,4 +1,4 @@
-"""A DuckDB for each thread of each process, for the few questions that the log asks of JSON."""
+"""A DuckDB instance for each thread of each process, for the few queries that the log runs over JSON."""
 
 import os
 import threading
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 
 def asked(sql: str, tables: Mapping[str, pa.Table], parameters: Sequence[Any] = ()) -> pa.Table:
-    """The answer to a query over Arrow tables, by the names that it has for them."""
+    """The result of a query over Arrow tables, by the names that the query uses."""
     connection = _local.connection()
     for name, table in tables.items():
         connection.register(name, table)
@@ -22,7 +22,7 @@ def asked(sql: str, tables: Mapping[str, pa.Table], parameters: Sequence[Any] = 
 
 
 class _Local(threading.local):
-    """Opening one costs as much as many questions."""
+    """Caches the connection, because opening one costs as much as many queries."""
 
     _opened: tuple[int, duckdb.DuckDBPyConnection] | None = None
 

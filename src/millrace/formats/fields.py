@@ -1,6 +1,6 @@
-"""Where the fields of JSON objects are, found in all records at once, and how to cut bytes out and put others in.
+"""Finds the fields of JSON objects in all records at once, and replaces bytes of the records.
 
-What an edit does not touch stays as it was written: numbers, order, white space.
+An edit leaves all other bytes as written: numbers, order, white space.
 """
 
 import json
@@ -18,7 +18,7 @@ Bools = npt.NDArray[np.bool_]
 
 _QUOTE, _COLON, _COMMA, _OPEN, _CLOSE, _BACKSLASH = (ord(sign) for sign in '":,{}\\')
 _BRACE = 0x20
-"""The bit by which a bracket becomes a brace; nothing else does."""
+"""The bit that turns a bracket into a brace; it turns no other byte into one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,27 +27,27 @@ class Fields:
 
     data: npt.NDArray[np.uint8]
     starts: Ints
-    """Where each record starts, and where the last ends."""
+    """The start of each record, and the end of the last."""
     close: Ints
-    """Where each object ends: its last brace."""
+    """The last brace of each object."""
     comma: Ints
-    """Where a comma stands before that, which DuckDB allows; -1 if none does."""
+    """A comma before that brace, which DuckDB allows; -1 if there is none."""
     record: Ints
-    """Whose field it is."""
+    """The index of the field's record."""
     lead: Ints
-    """The brace or the comma before it."""
+    """The brace or the comma before the field."""
     key: Ints
     """The quote that opens its name."""
     colon: Ints
     end: Ints
-    """The comma or the brace after it."""
+    """The comma or the brace after the field."""
     quote: Ints
     """The quote that closes its name."""
     escaped: dict[int, str] = field(default_factory=dict)
-    """The names that are written with a backslash."""
+    """The names that are written with a backslash, by the index of the field."""
 
     def named(self, name: str) -> Bools:
-        """Which fields have a name."""
+        """Which fields have this name."""
         wanted = np.frombuffer(name.encode(), np.uint8)
         found: Bools = self.quote - self.key - 1 == len(wanted)
         places = np.flatnonzero(found)
@@ -66,7 +66,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edits:
-    """Bytes to be replaced: from where, to where, and by what."""
+    """Bytes to replace: the starts, the ends, and the new text."""
 
     start: Ints
     end: Ints
@@ -74,7 +74,7 @@ class Edits:
 
 
 def scan(objects: pa.Array) -> Fields:
-    """Find the fields of records that are JSON objects, all of them."""
+    """Find the fields of records, all of which must be JSON objects."""
     offsets = offsets_of(objects).astype(np.int64)
     starts = offsets - offsets[0]
     held = objects.buffers()[2] if len(objects) else None
@@ -95,7 +95,7 @@ def scan(objects: pa.Array) -> Fields:
     outer = np.flatnonzero(((depth == 1) & (turns >= 0)) | (depth == 0))
     depth, left = depth[outer], outside[outer]
     places, signs, quotes = places[left], signs[left], quotes[left]
-    # What is left of a field: its lead, the quotes of its name, a colon, perhaps the quotes of its value, its end.
+    # Each field is now reduced to its lead, the quotes of its name, a colon, perhaps the quotes of its value, its end.
     colon = np.flatnonzero(signs == _COLON)
     close = np.flatnonzero(depth == 0)
     found = Fields(
@@ -118,10 +118,10 @@ def scan(objects: pa.Array) -> Fields:
 def without(fields: Fields, dropped: Bools) -> list[Edits]:
     """The edits that drop fields, each with one comma."""
     first = fields.data[fields.lead] == _OPEN
-    kept: Ints = np.cumsum(~dropped) - ~dropped  # how many are kept before each, in all records
+    kept: Ints = np.cumsum(~dropped) - ~dropped  # the number of fields kept before each, in all records
     begun = np.maximum.accumulate(np.where(first, kept, 0))
     leading = ~dropped & ~first & (kept == begun)
-    # A comma before the last brace is the end of a field, and goes with the last that is dropped.
+    # A comma before the last brace is dropped if all fields of the record are.
     bare = (fields.comma >= 0) & ~fields.having(~dropped) & fields.having(dropped)
     return [
         Edits(np.where(first, fields.lead + 1, fields.lead)[dropped], fields.end[dropped]),
@@ -131,15 +131,15 @@ def without(fields: Fields, dropped: Bools) -> list[Edits]:
 
 
 def edit(fields: Fields, edits: Sequence[Edits]) -> pa.Array:
-    """The records with bytes replaced. Edits do not overlap; at one place, those that come first stand first."""
+    """The records with bytes replaced. Edits must not overlap; insertions at one position keep their order."""
     start = np.concatenate([each.start for each in edits])
     end = np.concatenate([each.end for each in edits])
     which = np.repeat(np.arange(len(edits)), [len(each.start) for each in edits])
-    order = np.lexsort((end, start))  # what is put in at a place stands before what is replaced from there on
+    order = np.lexsort((end, start))  # an insertion precedes a replacement that starts at the same position
     start, end, which = start[order], end[order], which[order]
     many = len(start)
     cuts = np.concatenate([[0], np.stack([start, end], axis=1).ravel(), [len(fields.data)]]).astype(np.int32)
-    # Every other part between two cuts is kept; between those stand the texts.
+    # Every second part between two cuts is kept; the new texts go between those.
     buffers = [None, pa.py_buffer(cuts), pa.py_buffer(fields.data)]
     parts = pa.Array.from_buffers(pa.binary(), 2 * many + 1, buffers)
     texts = pa.array([each.text for each in edits], pa.binary())
@@ -154,7 +154,7 @@ def edit(fields: Fields, edits: Sequence[Edits]) -> pa.Array:
 
 
 def _is_escaped(quotes: Ints, backslashes: Ints) -> Bools:
-    """Whether an odd number of backslashes stands before each quote."""
+    """Whether an odd number of backslashes precedes each quote."""
     runs = np.where(np.diff(backslashes, prepend=-2) > 1, backslashes, 0)
     length = backslashes - np.maximum.accumulate(runs) + 1
     place = np.searchsorted(backslashes, quotes) - 1

@@ -1,12 +1,12 @@
 """Row expressions as DuckDB's SQL, where DuckDB and Spark are known to agree.
 
-What may be written is a table of operations and the types they take. Each entry is proven by a test that compares
-DuckDB with Spark over values at the edge of those types, alone and nested at random
-(`tests/spark/test_expressions.py`).
-Everything else raises `CannotFuseError` with the reason; the query then runs natively in Spark.
+A table lists the supported operations and the types they accept. A test proves each entry: it compares DuckDB with
+Spark over boundary values of those types, alone and nested at random (`tests/spark/test_expressions.py`). Everything
+else raises `CannotFuseError` with the reason; the query then runs natively in Spark.
 
-A row that has no value makes DuckDB fail, as it makes Spark fail; `tried` catches that row by row. A part that Spark
-would not look at is not looked at here either: DuckDB evaluates the chosen branch of a CASE, but both sides of AND.
+A row that has no value makes DuckDB fail, as it makes Spark fail; `tried` catches that row by row. An operand that
+Spark does not evaluate must not be evaluated here either: DuckDB evaluates only the chosen branch of a CASE, but both
+sides of AND.
 """
 
 from collections.abc import Callable
@@ -19,17 +19,17 @@ from millrace.model.typed import COMPARISONS, Call, Case, Cast, ColumnOf, Litera
 from millrace.model.types import INTEGERS, NUMBERS, decimal_of, is_decimal, is_float, is_integer
 
 _DIGITS = 18
-"""How many digits of a decimal DuckDB keeps in 64 bits."""
+"""The number of decimal digits that DuckDB stores in 64 bits."""
 _LONGEST = 20_000
-"""How many characters an expression may come to: some parts are written twice."""
+"""The maximum length of a written expression, in characters: some parts are written twice."""
 
 
 class CannotFuseError(Exception):
-    """Why an expression cannot be computed by DuckDB."""
+    """The reason why DuckDB cannot compute an expression."""
 
 
 def to_duckdb(expression: Expression) -> str:
-    """The expression in DuckDB's SQL. Raises CannotFuseError if the two may differ on it."""
+    """The expression in DuckDB's SQL. Raises CannotFuseError if DuckDB and Spark may differ on it."""
     if expression.node is None:
         raise CannotFuseError(expression.unresolved or f"{expression.sql} is known to Spark only")
     written = write(expression.node)
@@ -44,12 +44,12 @@ def tried(sql: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as DuckDB writes it."""
+    """A name, quoted for DuckDB."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def duckdb_type(type: str) -> str:
-    """What DuckDB calls a type of Spark's."""
+    """DuckDB's name of a Spark type."""
     return _TYPES.get(type, type)
 
 
@@ -80,7 +80,7 @@ def write(node: Node) -> str:
 
 
 def _folded(node: Node) -> Literal:
-    """A part without columns as its value: DuckDB computes it as it plans, where nothing can catch what fails."""
+    """A part without columns as its value: DuckDB would compute it while planning, where TRY cannot catch an error."""
     try:
         return Literal(value_of(node, {}), node.type)
     except NoValueError as error:
@@ -156,14 +156,14 @@ _CASTS: tuple[tuple[Callable[[str], bool], Callable[[str], bool]], ...] = (
     (_one_of("DATE"), _one_of("STRING", "TIMESTAMP")),
     (_one_of("TIMESTAMP"), _one_of("DATE")),
 )
-"""The casts that agree."""
+"""The casts on which DuckDB and Spark agree."""
 
 
 # Logic.
 
 
 def _joined(sign: str, decides: str) -> Callable[[Call], str]:
-    """AND and OR: what stands after a side that decides is not looked at."""
+    """AND and OR: operands after one that decides are not evaluated."""
 
     def written(node: Call) -> str:
         parts = flat(node, node.name)
@@ -183,7 +183,7 @@ def _infix(sign: str) -> Callable[[Call], str]:
 
 
 def _guarded(node: Call, written: str) -> str:
-    """An operator whose right side is not looked at where the left one is NULL."""
+    """An operator whose right side is not evaluated if the left side is NULL."""
     left, right = node.arguments
     if not is_fallible(right) or (isinstance(left, Literal) and left.value is not None):
         return written
@@ -200,7 +200,7 @@ def _in(node: Call) -> str:
 
 
 def _picked(function: str, sign: str) -> Callable[[Call], str]:
-    """Greatest and least; those of DuckDB make 0.0 of -0.0."""
+    """Greatest and least; DuckDB's own functions turn -0.0 into 0.0."""
 
     def written(node: Call) -> str:
         if not is_float(node.type):
@@ -234,7 +234,7 @@ def _computed(sign: str) -> Callable[[Call], str]:
             if (precision, scale) != wanted:
                 raise CannotFuseError(f"{left.type} {sign} {right.type} is rounded, which is left to Spark")
             if sign == "*" and max(p1, p2) <= _DIGITS < p1 + p2:
-                sides[0] = f"CAST({sides[0]} AS DECIMAL({_DIGITS + 1}, {s1}))"  # else DuckDB stays within 64 bits
+                sides[0] = f"CAST({sides[0]} AS DECIMAL({_DIGITS + 1}, {s1}))"  # otherwise DuckDB stays within 64 bits
             if sign != "*":
                 sides = [f"CAST({side} AS {node.type})" for side in sides]
         return _guarded(node, f"CAST({sides[0]} {sign} {sides[1]} AS {duckdb_type(node.type)})")
@@ -243,19 +243,19 @@ def _computed(sign: str) -> Callable[[Call], str]:
 
 
 def _divided(sign: str) -> Callable[[Call], str]:
-    """The divisor is looked at first: where it is NULL the rest is not, and neither side may be NULL beside a zero."""
+    """The divisor is evaluated first: if it is NULL, the dividend is not. NULL on either side prevails over a zero."""
 
     def written(node: Call) -> str:
         left, right = node.arguments
         over, under = write(left), write(right)
         type = duckdb_type(node.type)
         minus_one = f"CAST(-1 AS {type})"
-        if isinstance(right, Literal) and right.value not in (None, 0, -1):  # nothing to look out for
+        if isinstance(right, Literal) and right.value not in (None, 0, -1):  # a divisor that needs no check
             return f"CAST({over} {sign} {under} AS {type})"
-        # A cast that fails makes the row fail: DuckDB itself has infinity or NULL for a division by zero.
+        # The failing cast fails the row: DuckDB itself returns infinity or NULL for a division by zero.
         fail = f"CAST('divided by ' || {under} AS {type})"
         zero = f"WHEN {under} IS NULL THEN NULL WHEN {over} IS NULL THEN NULL WHEN {under} = 0 THEN {fail}"
-        if sign == "%" and is_integer(node.type):  # the least number by -1 overflows in between
+        if sign == "%" and is_integer(node.type):  # the smallest integer divided by -1 overflows
             zero += f" WHEN {under} = {minus_one} THEN CAST(0 AS {type})"
         return f"(CASE {zero} ELSE CAST({over} {sign} {under} AS {type}) END)"
 
@@ -263,7 +263,7 @@ def _divided(sign: str) -> Callable[[Call], str]:
 
 
 def _whole(function: str) -> Callable[[Call], str]:
-    """Floor and ceil: a BIGINT is whole, and NaN comes to 0, as in Java."""
+    """Floor and ceil: a BIGINT is returned unchanged, and NaN becomes 0, as in Java."""
 
     def written(node: Call) -> str:
         (argument,) = node.arguments
@@ -318,7 +318,7 @@ def _part(function: str, plus: int = 0) -> Callable[[Call], str]:
 
 
 def _since_1970(unit: int) -> Callable[[Call], str]:
-    """Years 1 to 9999, which is what Python knows; for others the row has no value."""
+    """A time in the years 1 to 9999, which Python supports; for other years the row has no value."""
 
     def written(node: Call) -> str:
         inside = f"{write(node.arguments[0])}"
@@ -394,4 +394,4 @@ _CALLS: dict[str, tuple[Callable[[str], bool], Callable[[Call], str]]] = {
     "unix_millis": (_one_of("TIMESTAMP"), _until(1_000)),
     "unix_micros": (_one_of("TIMESTAMP"), lambda node: f"epoch_us({write(node.arguments[0])})"),
 }
-"""What may be fused: the types of the arguments, and how the call is written."""
+"""The calls that can be fused: a check of each argument's type, and the function that writes the call."""

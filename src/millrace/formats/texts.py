@@ -6,7 +6,7 @@ import pyarrow as pa
 
 
 def as_texts(values: pa.Array) -> pa.Array:
-    """Bytes as text; None, which no record is, for those that are not text in UTF-8."""
+    """Bytes as text; None, which no record is, for bytes that are not UTF-8."""
     try:
         return values.cast(pa.large_string() if pa.types.is_large_binary(values.type) else pa.string())
     except pa.ArrowInvalid:
@@ -21,7 +21,7 @@ def _text(value: bytes | None) -> str | None:
 
 
 def offsets_of(column: pa.Array) -> npt.NDArray[np.int32]:
-    """Where each value of a binary array starts, and where the last ends."""
+    """The start of each value of a binary array, and the end of the last."""
     if not len(column):
         return np.zeros(1, np.int32)
     return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)

@@ -1,7 +1,7 @@
-"""The fields of JSON records as typed values, in DuckDB's SQL: the same wherever a record is read.
+"""The fields of JSON records as typed values in DuckDB's SQL, the same for every reader of records.
 
-DuckDB's own casts take more than JSON and Spark do (`1_0`, ` 5 `, `epoch`, `24:00:00`, `+99:00`), and round, so what
-a text may look like is said here. `docs/values.md` has it as a table.
+DuckDB's own casts accept more than JSON and Spark do (`1_0`, ` 5 `, `epoch`, `24:00:00`, `+99:00`), and round, so this
+module defines which texts are accepted. `docs/values.md` has the rules as a table.
 """
 
 from millrace.model.errors import refuse
@@ -12,26 +12,26 @@ OBJECT = (
     "json_valid(value) AND starts_with(ltrim(value, ' \t\r\n'), '{') "
     "AND NOT regexp_matches(value, ',[ \t\r\n]*}[ \t\r\n]*$')"
 )
-"""Whether a value is a JSON object. DuckDB alone would let a comma stand before the last brace."""
+"""Whether a value is a JSON object. DuckDB alone would accept a comma before the last brace."""
 
 _FIRST, _LAST = "TIMESTAMPTZ '0001-01-01 00:00:00+00'", "TIMESTAMPTZ '9999-12-31 23:59:59.999999+00'"
-"""The times that Python knows, and the reference with it."""
+"""The first and the last time that Python, and so the reference, supports."""
 _CERTAIN = "TIMESTAMPTZ '1900-01-02 00:00:00+00'"
-"""From when on what DuckDB reads as a time in the usual form is one: it reads `epoch` as the year 1900, 26 as 0026."""
+"""A time that DuckDB reads is valid from here on; an earlier one may not be: it reads `epoch` as 1900, 26 as 0026."""
 _NUMBER = "-?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?"
 _NOT_WHOLE = "-?[0-9]+([.][0-9]+([eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)"
 _NO_NUMBERS = "('NaN', 'Infinity', '-Infinity')"
-"""The values of DOUBLE that are no numbers, as our own JSON and Spark write them."""
+"""The values of DOUBLE that are not finite, as Millrace's JSON and Spark write them."""
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _ZONE = "(Z|[-+](0[0-9]|1[0-7]):[0-5][0-9]|[-+]18:00)"
 _CLOCK = "([01]?[0-9]|2[0-3]):[0-9]{1,2}(:[0-9]{1,2}([.][0-9]+)?)?"
 _TIME = f"[ \t\r\n]*[0-9]{{4}}-[0-9]{{1,2}}-[0-9]{{1,2}}([T ]{_CLOCK}{_ZONE}?)?[ \t\r\n]*"
 _USUAL = {27: "%Y-%m-%dT%H:%M:%S.%fZ", 24: "%Y-%m-%dT%H:%M:%S.%gZ", 20: "%Y-%m-%dT%H:%M:%SZ"}
-"""The forms of most times, by their length: to try one in vain takes DuckDB ten times as long."""
+"""The forms of most times, by length: a failed attempt takes DuckDB ten times as long."""
 
 
 def value_of(column: Column, text: str) -> str:
-    """The value of a field that is there as text; it is none if `is_none` says so. Refuses types that have no text."""
+    """The typed value of a field's text, which is invalid if `is_none` holds. Refuses types that have no text."""
     decimal = digits_of(column.type)
     if is_integer(column.type):
         return f"CASE WHEN regexp_full_match({text}, '-?[0-9]+') THEN try_cast({text} AS {column.type}) END"
@@ -55,7 +55,7 @@ def value_of(column: Column, text: str) -> str:
 
 
 def is_none(column: Column, value: str, text: str) -> str:
-    """Whether a text was there, but what was read of it is no value of its type."""
+    """Whether a field has a text that is not a value of the column's type."""
     outside = ""
     if column.type == "TIMESTAMP":
         early = f"{value} < {_FIRST} OR NOT regexp_full_match({text}, '{_TIME}')"
@@ -66,10 +66,10 @@ def is_none(column: Column, value: str, text: str) -> str:
 
 
 def is_unsure(column: Column, text: str) -> str | None:
-    """Whether a text that DuckDB took out of JSON may not be what was written; None if that does not matter.
+    """Whether DuckDB may have changed a text that it extracted from JSON; None if that does not matter.
 
-    DuckDB reads a number with a point or an exponent as a DOUBLE, and writes it again, also in nested values. A text
-    that only looks so may have been in quotes, so what was written has to be looked at (`formats.written`).
+    DuckDB reads a number with a point or an exponent as a DOUBLE and writes it again, also in nested values. A text
+    that only looks like one may have been quoted, so the original text must be checked (`formats.written`).
     """
     if column.type == "STRING":
         low = f"CASE WHEN {text} < ':' THEN regexp_full_match({text}, '{_NOT_WHOLE}') ELSE {text} >= '[' END"
@@ -80,26 +80,26 @@ def is_unsure(column: Column, text: str) -> str | None:
 
 
 def is_doubtful(column: Column, value: str, text: str) -> str:
-    """Whether `is_none` or `is_unsure` may hold, and then certainly this; quick to ask of many values."""
+    """A fast check that holds whenever `is_none` or `is_unsure` does."""
     if column.type == "STRING":
-        return f"{text} NOT BETWEEN '\\' AND '{{'"  # those that start with a small letter are not
+        return f"{text} NOT BETWEEN '\\' AND '{{'"  # texts that start with a lowercase letter are not doubtful
     if column.type == "TIMESTAMP":
         return f"(({value} IS NULL OR {value} NOT BETWEEN {_CERTAIN} AND {_LAST}) AND {text} IS NOT NULL)"
     return f"{text} IS NOT NULL" if digits_of(column.type) is not None else is_none(column, value, text)
 
 
 def as_written(raw: str, text: str) -> str:
-    """The exact text of a field: what was written, or if that is in quotes, what DuckDB made of them."""
+    """The exact text of a field: as written, or, if it is quoted, as DuckDB unquoted it."""
     return f"CASE WHEN starts_with({raw}, '\"') THEN {text} ELSE nullif({raw}, 'null') END"
 
 
 def pointer(name: str) -> str:
-    """Where a field of a record is, as a JSON pointer."""
+    """The JSON pointer to a field of a record."""
     return "/" + name.replace("~", "~0").replace("/", "~1")
 
 
 def _time(text: str) -> str:
-    """A time. One in the usual form is read by it, which takes a third of the time that a pattern takes."""
+    """A time. A usual form is parsed by `try_strptime`, which takes a third of the time of a pattern."""
     usual = " ".join(f"WHEN {length} THEN try_strptime({text}, '{form}')" for length, form in _USUAL.items())
     other = f"CASE WHEN regexp_full_match({text}, '{_TIME}') THEN try_cast(trim({text}, ' \t\r\n') AS TIMESTAMPTZ) END"
     return f"coalesce(make_timestamptz(epoch_us(CASE strlen({text}) {usual} END)), {other})"

@@ -1,4 +1,4 @@
-"""What stands in the fields of JSON objects as it was written: numbers to the last digit, nested values as they are."""
+"""The texts of fields of JSON objects as written: numbers to the last digit, nested values unchanged."""
 
 import json
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from millrace.model.schema import Column
 from millrace.model.types import digits_of
 
 _NEAR = 200_000
-"""How many bytes of records are looked at together."""
+"""The approximate bytes of records that are scanned together."""
 _LONGEST = 100
-"""The largest exponent that is written out; no DECIMAL has as many digits."""
+"""The largest exponent that is expanded; no DECIMAL has as many digits."""
 
 
 def written(objects: pa.Array, columns: Sequence[Column]) -> list[pa.Array]:
-    """The text in a field of each record, quotes included, by column; NULL if it has none. All are JSON objects.
+    """The text of each record's field, with quotes, by column; NULL if it has none. All records must be JSON objects.
 
-    Of fields with one name the first counts. For DECIMAL, a number with an exponent is written out.
+    Of several fields with one name, the first counts. For DECIMAL, a number with an exponent is expanded.
     """
     step = max(1, len(objects) * _NEAR // max(1, objects.nbytes))
     parts: list[list[pa.Array]] = [[] for _ in columns]
@@ -45,7 +45,7 @@ def _texts(found: Fields, name: str) -> pa.Array:
 
 
 def _between(found: Fields, starts: Ints, ends: Ints) -> pa.Array:
-    """Parts of the data, which do not overlap."""
+    """The parts of the data between starts and ends, which must not overlap."""
     cuts = np.concatenate([[0], np.stack([starts, ends], axis=1).ravel()]).astype(np.int32)
     parts = pa.Array.from_buffers(pa.string(), len(cuts) - 1, [None, pa.py_buffer(cuts), pa.py_buffer(found.data)])
     return parts.take(pa.array(np.arange(1, len(cuts) - 1, 2)))
@@ -59,7 +59,7 @@ def _plain(texts: pa.Array) -> pa.Array:
 
 
 def without_exponent(text: str) -> str:
-    """A number, perhaps in quotes, without an exponent; another text as it is.
+    """A number, perhaps quoted, without an exponent; any other text unchanged.
 
     >>> without_exponent("12.5e-1"), without_exponent('"1E2"'), without_exponent("true")
     ('1.25', '100', 'true')

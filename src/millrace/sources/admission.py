@@ -1,22 +1,22 @@
-"""How many records a micro-batch takes: as many as it finishes in about the time that answers may be late.
+"""Limits the records of a micro-batch to as many as it processes in about the target latency.
 
-A micro-batch costs something whatever it takes, and something for each record. Both are told from the last few, by a
-line through them. Where the first is already about as long as the target, taking less would only fall behind: then a
-micro-batch takes as many records as cost as much again.
+A micro-batch has a fixed cost and a cost for each record. A line through the last few micro-batches estimates both. If
+the fixed cost is about as long as the target, reading fewer records would only increase the lag: then a micro-batch
+reads as many records as cost as much again.
 """
 
 from dataclasses import dataclass, replace
 
 _FIRST, _LEAST = 100_000, 1_000
 _STEP = 2
-"""By how much the limit moves in a micro-batch at most: one that was slow by chance does not tell much."""
+"""The maximum factor by which the limit changes after a micro-batch, because one may be slow by chance."""
 _FADE = 0.7
-"""How much what was learned before a micro-batch still counts after it."""
+"""The factor by which each micro-batch reduces the weight of those before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What micro-batches cost, as sums over the last of them: of records and seconds, for a line through them."""
+    """The cost of the last micro-batches: weighted sums of records and seconds, for a line through them."""
 
     weight: float = 0.0
     records: float = 0.0
@@ -25,7 +25,7 @@ class Cost:
     products: float = 0.0
 
     def and_one(self, records: int, seconds: float) -> "Cost":
-        """With one more."""
+        """The cost with one more micro-batch."""
         return Cost(
             self.weight * _FADE + 1,
             self.records * _FADE + records,
@@ -35,7 +35,7 @@ class Cost:
         )
 
     def line(self) -> tuple[float, float]:
-        """Seconds a micro-batch, and a record; all of it by the record while nothing tells them apart."""
+        """Seconds for each micro-batch, and for each record; only for each record while the two cannot be separated."""
         records, seconds = self.records / self.weight, self.seconds / self.weight
         spread = self.squares / self.weight - records**2
         most = seconds / records
@@ -47,28 +47,28 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A limit that follows how fast records were taken in."""
+    """A limit that follows the speed at which records were processed."""
 
     target: float
-    """How many seconds a micro-batch should last."""
+    """The target duration of a micro-batch, in seconds."""
     limit: int = _FIRST
     cost: Cost = Cost()
 
     def after(self, taken: int, seconds: float) -> "Admission":
-        """The limit after a micro-batch took so many records in so many seconds."""
+        """The limit after a micro-batch that processed `taken` records in `seconds`."""
         if not taken:
             return self
         cost = self.cost.and_one(taken, max(seconds, 0.001))
         fixed, each = cost.line()
         fitting = int(max(self.target - fixed, fixed) / each)
-        if taken < self.limit and fitting > self.limit:  # it was not the limit that made it so small
+        if taken < self.limit and fitting > self.limit:  # the limit did not restrict this micro-batch
             return replace(self, cost=cost)
         limit = min(max(fitting, self.limit // _STEP, _LEAST), self.limit * _STEP)
         return replace(self, limit=limit, cost=cost)
 
 
 def share(waiting: list[int], limit: int) -> list[int]:
-    """How many of each partition's records to take, so that none takes more than its part while others wait."""
+    """The number of records to read from each partition, so that none exceeds its share while others wait."""
     taken = [0] * len(waiting)
     left = limit
     order = sorted(range(len(waiting)), key=lambda partition: waiting[partition])

@@ -1,7 +1,7 @@
-"""What is read of a source: positions on the driver, splits on the way, bundles in a task.
+"""How a source is read: by positions on the driver, as splits sent to tasks, as bundles in a task.
 
-A source is read by positions that only grow. What lies between two of them is a list of splits, which can be
-read again and gives the same records each time; a task reads a split into a bundle.
+Positions only grow. The records between two positions are a list of splits, which can be read again and give the same
+records each time; a task reads a split into a bundle.
 """
 
 from collections.abc import Container, Sequence
@@ -15,12 +15,12 @@ import pyarrow as pa
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bundle:
-    """Records as they are kept: JSON text, or columns."""
+    """Records as the source stores them: JSON text, or columns."""
 
     origin: str
-    """The file, or the partition of a topic, that they are from."""
+    """The file, or the partition of a topic, that holds the records."""
     offsets: npt.NDArray[np.int64]
-    """Where in it each of them is."""
+    """The offset of each record in the origin."""
     texts: pa.Array | None = None
     rows: pa.Table | None = None
 
@@ -30,7 +30,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The clock of a micro-batch, in microseconds: before it and at it; and the watermark, if a script says it."""
+    """The clock before and at a micro-batch, in microseconds; and the watermark, if a script or a batch sets it."""
 
     before: int
     now: int
@@ -38,7 +38,7 @@ class Times:
 
 
 def together(times: Sequence[Times]) -> Times:
-    """The times of a micro-batch that is read as several sources, each at its own moment."""
+    """The combined times of a micro-batch whose sources were planned at different moments."""
     marks = [each.watermark for each in times if each.watermark is not None]
     return Times(min(each.before for each in times), max(each.now for each in times), max(marks, default=None))
 
@@ -48,19 +48,19 @@ Position: TypeAlias = int | list[int]
 
 
 class SourceFollower(Protocol):
-    """A source as the driver follows it."""
+    """A source as the driver reads it, by position."""
 
     def start(self) -> Position:
-        """Where it begins; the same whenever this is asked."""
+        """The first position; every call returns the same."""
 
     def latest(self, at: Any, until: Any = None) -> Position:
-        """How far a micro-batch that starts there may go; not beyond `until`, if that is given."""
+        """The end of a micro-batch that starts at `at`; not beyond `until`, if given."""
 
     def end(self) -> Position:
-        """The position after all that is there now."""
+        """The position after everything that is available now."""
 
     def splits(self, start: Any, end: Any) -> Sequence["Split"]:
-        """What lies between two positions."""
+        """The splits between two positions."""
 
 
 class Split(Protocol):
@@ -68,7 +68,7 @@ class Split(Protocol):
 
     @property
     def size(self) -> int:
-        """About how many bytes it holds."""
+        """The approximate size in bytes."""
 
     def read(self, wanted: Container[str] | None = None) -> Bundle:
-        """The records; where columns are kept apart, all of them or only those wanted."""
+        """The records; a columnar source may read only the wanted columns."""

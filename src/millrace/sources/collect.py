@@ -1,4 +1,4 @@
-"""Records from files, on their way into a topic: JSON lines and CSV, a chunk at a time."""
+"""Reads records from files for a topic: JSON lines and CSV, one chunk at a time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from millrace.sources.files import lines
 
 FORMATS = ("json", "csv")
 _CHUNK = 4 << 20
-"""How many bytes of a file are sent together."""
+"""The bytes of a file that are sent together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class Chunk:
 
     values: pa.Array
     lines: npt.NDArray[np.int64]
-    """Where each of them is: the number of its line, or of its row, from 1."""
+    """The number of each record's line or row, from 1."""
     size: int
-    """How many bytes of the file they take."""
+    """The size of the records in bytes."""
 
 
 def chunks(path: str, format: str) -> Iterator[Chunk]:
-    """The records of a file; `-` is what comes in. Refuses a file that cannot be read."""
+    """The records of a file; `-` is stdin. Refuses a file that cannot be read."""
     if format not in FORMATS:
         raise PipelineError(unknown("format", format, FORMATS))
     if path != "-" and not Path(path).is_file():
@@ -42,13 +42,13 @@ def chunks(path: str, format: str) -> Iterator[Chunk]:
 
 
 def first_misfit(values: pa.Array) -> int | None:
-    """The place of the first record that is not a JSON object, if there is one."""
+    """The index of the first record that is not a JSON object; None if all are."""
     wrong = np.flatnonzero(~are_objects(values))
     return int(wrong[0]) if len(wrong) else None
 
 
 def keys_of(values: pa.Array, field: str) -> pa.Array:
-    """A field of each record, as text, to be its key."""
+    """The keys of records: the text of one field of each."""
     given = {"given": pa.table({"value": as_texts(values)})}
     return asked("SELECT json_extract_string(value, ?) FROM given", given, [pointer(field)]).column(0).combine_chunks()
 
@@ -56,7 +56,7 @@ def keys_of(values: pa.Array, field: str) -> pa.Array:
 def _json(path: str) -> Iterator[Chunk]:
     line, rest = 1, b""
     with opened(path) as file:
-        # Of what is piped in, those are taken that are there.
+        # For stdin, `read1` returns what is available rather than waiting for a full chunk.
         read = file.read1 if path == "-" else file.read  # type: ignore[attr-defined]
         while more := read(_CHUNK):
             data = rest + more
@@ -76,7 +76,7 @@ def _chunk(path: str, data: bytes, line: int) -> Chunk:
 
 
 def _csv(path: str) -> Iterator[Chunk]:
-    """Each row as a JSON object of texts by column: what type a column has is for the pipeline to say."""
+    """Each row as a JSON object of texts by column: the pipeline defines the types of columns."""
     row = 1
     with opened(path) as file:
         for batch in read_csv(path, file):

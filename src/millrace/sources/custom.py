@@ -1,4 +1,4 @@
-"""A source of the user's own, as hosts read it."""
+"""Reads a user's `CustomSource`."""
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from millrace.model.stream import Source
 from millrace.sources.bundle import Bundle
 
 _SIZE = 1 << 20
-"""The size that is assumed of a split: tasks get about equal numbers of splits."""
+"""The assumed size of a split in bytes: tasks get about equal numbers of splits."""
 
 
 @dataclass(frozen=True, slots=True)
 class CustomFollower:
-    """A source of the user's own, followed by position."""
+    """A user's source as the driver reads it, by position."""
 
     source: Source
     reader: CustomSource
@@ -35,11 +35,11 @@ class CustomFollower:
         return self.reader.end()
 
     def latest(self, at: Any, until: Any = None) -> Any:
-        """How far a micro-batch that starts there may go."""
+        """The end of a micro-batch that starts at `at`; not beyond `until`, if given."""
         return self.reader.limit(at, self.reader.end() if until is None else until)
 
     def splits(self, start: Any, end: Any) -> Sequence["CustomSplit"]:
-        """The rows between two positions, in pieces."""
+        """The splits between two positions."""
         pieces = self.reader.splits(start, end)
         return [
             CustomSplit(self.reader, self.source.name, self.source.schema, piece, f"{self.source.name} {piece}")
@@ -49,7 +49,7 @@ class CustomFollower:
 
 @dataclass(frozen=True, slots=True)
 class CustomSplit:
-    """A piece of it."""
+    """A split of a user's source."""
 
     reader: CustomSource
     name: str
@@ -59,11 +59,11 @@ class CustomSplit:
 
     @property
     def size(self) -> int:
-        """About how many bytes it holds."""
+        """The assumed size in bytes."""
         return _SIZE
 
     def read(self, wanted: Container[str] | None = None) -> Bundle:
-        """The rows in columns. Refuses rows that do not fit the schema: the source breaks its own promise."""
+        """The rows as columns. Refuses rows that do not fit the schema that the source declared."""
         rows = columns_of(self.reader.read(self.piece), self.schema, f"source {self.name!r}")
         return Bundle(self.origin, np.arange(len(rows)), rows=rows)
 

@@ -16,7 +16,7 @@ from millrace.sources.admission import Admission, share
 from millrace.sources.bundle import Bundle
 
 SPLIT = 64 << 20
-"""How many bytes of a partition one split holds, about."""
+"""The approximate size of a split, in bytes."""
 
 
 class Feed:
@@ -26,9 +26,9 @@ class Feed:
         self, source: Source, log: str, journal: Path, target: float, clock: Callable[[], float],
         group: str | None = None, member: str = "",
     ) -> None:  # fmt: skip
-        """Start where the journal says, which is written the first time.
+        """Start from the journal, which the first run writes.
 
-        A consumer group reports its offsets to the log, which makes producers wait that are too far ahead of it.
+        A consumer group reports its offsets to the log, which blocks producers that are too far ahead of it.
         """
         self._source, self._path, self._journal = source, log, journal
         self._group, self._member = group, member
@@ -37,22 +37,22 @@ class Feed:
         self._admission = Admission(target)
         self._clock = clock
         self._planned: tuple[float, int] | None = None
-        """When the last micro-batch was planned, and how many records it takes."""
+        """The time at which the last micro-batch was planned, and the number of its records."""
         self._warm = False
         self._reported: list[int] | None = None
         self._journaled: dict[str, Any] | None = None
 
     def start(self) -> list[int]:
-        """Where a stream of this topic begins: where it was told to when it was first run."""
+        """The position at which the first run began, from the journal."""
         begun: list[int] = self._begun()["start"]
         return begun
 
     def end(self) -> list[int]:
-        """After all that is there now."""
+        """The position after the last record that exists now."""
         return self._log.ends(self._source.name)
 
     def latest(self, at: list[int], until: list[int] | None = None) -> list[int]:
-        """How far a micro-batch from there may go. That it is asked says that all before was taken in."""
+        """The end of a micro-batch that starts at `at`. The call implies that everything before `at` was processed."""
         now = self._clock()
         self._learn(now)
         ends = self.end()
@@ -67,7 +67,7 @@ class Feed:
         return [offset + many for offset, many in zip(at, taken, strict=True)]
 
     def splits(self, start: list[int], end: list[int]) -> list["FeedSplit"]:
-        """What lies between two positions, large partitions in several pieces."""
+        """The splits between two positions; a large partition has several."""
         self._check(start, self.end())
         return [
             split
@@ -85,12 +85,12 @@ class Feed:
             if size >= SPLIT or after == last:
                 pieces.append(FeedSplit(self._path, self._source.name, partition, begin, after, size))
                 begin, size = after, 0
-        if begin < last:  # retention took it away; reading says so
+        if begin < last:  # retention deleted these records; reading them raises an error
             pieces.append(FeedSplit(self._path, self._source.name, partition, begin, last, 0))
         return pieces
 
     def _check(self, at: list[int], ends: list[int]) -> None:
-        """Refuse a topic that is not the one that was read up to there."""
+        """Refuse a topic that is not the one that was read up to `at`."""
         topic = self._source.name
         is_another = self._log.id_of(topic) != self._begun()["topic"] or len(at) != len(ends)
         if is_another or any(end < offset for offset, end in zip(at, ends, strict=True)):
@@ -101,7 +101,7 @@ class Feed:
             )
 
     def _begun(self) -> dict[str, Any]:
-        """What the journal says: which topic it is, and where it was begun."""
+        """The content of the journal: the id of the topic and the first position."""
         if self._journaled is None:
             try:
                 self._journaled = json.loads(self._journal.read_text(encoding="utf-8"))
@@ -122,14 +122,14 @@ class Feed:
         if self._planned is None or not self._planned[1]:
             return
         began, taken = self._planned
-        if self._warm:  # the first micro-batch is slow whatever it takes
+        if self._warm:  # the first micro-batch is slow whatever its size
             self._admission = self._admission.after(taken, now - began)
         self._warm = True
 
 
 @dataclass(frozen=True, slots=True)
 class FeedSplit:
-    """Some records of a partition."""
+    """Consecutive records of a partition."""
 
     log: str
     topic: str
@@ -139,7 +139,7 @@ class FeedSplit:
     size: int
 
     def read(self, wanted: Container[str] | None = None) -> Bundle:
-        """The records. Raises MillraceError if they are gone."""
+        """The records. Raises MillraceError if they no longer exist."""
         records = _opened(self.log).read(self.topic, self.partition, self.start, self.end)
         found = records["value"]
         values = found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()

@@ -1,8 +1,8 @@
 """Files in a folder as a source: each file is read once, in the order in which it was found.
 
-A file is taken as it is when it is found, so write it elsewhere and move it into the folder. Files whose name starts
-with `.` or `_` are left alone. Which file has which position is written to a journal before it is read, so that a
-micro-batch that is run again reads the same files.
+A file must be complete when it is found, so write it elsewhere and move it into the folder. Files whose name starts
+with `.` or `_` are ignored. A journal stores the position of each file before the file is read, so that a repeated
+micro-batch reads the same files.
 """
 
 import gzip
@@ -29,15 +29,15 @@ from millrace.model.stream import Source
 from millrace.sources.bundle import Bundle
 
 SPLIT = 64 << 20
-"""How many bytes of a file one split holds, about."""
+"""The approximate size of a split, in bytes."""
 
 _ZERO = 1023 >> 3
-"""The exponent of 1.0, as floats hold it, in steps of 256."""
+"""The exponent of 1.0 as float64 stores it, to the base 256."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file, by its name in the folder, and how long it was when it was found."""
+    """A file, by its name in the folder, and its size when it was found."""
 
     name: str
     size: int
@@ -47,7 +47,7 @@ class Files:
     """The files of a folder, by position."""
 
     def __init__(self, source: Source, journal: Path) -> None:
-        """Go on where the journal ends."""
+        """Continue from the end of the journal."""
         self._source = source
         self._folder = folder_of(source)
         self._most = int(dict(source.options).get("per_batch", "0"))
@@ -56,23 +56,23 @@ class Files:
         self._known = {found.name for found in self._found}
 
     def start(self) -> int:
-        """Before the first file."""
+        """The position before the first file."""
         return 0
 
     def end(self) -> int:
-        """After all files, having looked for new ones."""
+        """The position after all files; new files are found and journaled first."""
         new = list(self._look())
         if new:
             self._keep(new)
         return len(self._found)
 
     def latest(self, at: int, until: int | None = None) -> int:
-        """How far a micro-batch that starts there may go, having looked for new files."""
+        """The end of a micro-batch that starts at `at`; without `until`, new files are found first."""
         end = self.end() if until is None else until
         return max(at, min(end, at + self._most) if self._most else end)
 
     def splits(self, start: int, end: int) -> list["FileSplit"]:
-        """The files between two positions, large ones in several pieces."""
+        """The splits of the files between two positions; a large file has several."""
         format = dict(self._source.options)["format"]
         found = [(os.path.join(self._folder, each.name), each.size) for each in self._found[start:end]]
         return [split for path, size in found for split in _split(path, size, format, self._source)]
@@ -103,7 +103,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class FileSplit:
-    """A piece of a file: bytes of a JSON file, row groups of a Parquet file."""
+    """A split of a file: bytes of a JSON file, row groups of a Parquet file."""
 
     path: str
     format: str
@@ -139,7 +139,7 @@ class FileSplit:
     def _parquet(self, wanted: Container[str] | None) -> Bundle:
         file = pq.ParquetFile(self.path)
         held = {field.name: field.type for field in file.schema_arrow}
-        # Whether a file fits does not depend on what is read of it.
+        # Whether a file fits must not depend on which columns are read.
         for column in self.schema:
             if column.name in held and accepted(held[column.name], column.type) is None:
                 self._as_type(pa.chunked_array([], held[column.name]), column)
@@ -164,14 +164,14 @@ class FileSplit:
 
 
 def lines(origin: str, data: bytes | memoryview, begin: int = 0) -> Bundle:
-    """The lines of a text, without those that are blank, and at which byte each starts."""
+    """The lines of a text that are not blank, with the byte at which each starts."""
     if begin == 0 and bytes(data[:3]) == b"\xef\xbb\xbf":
         data, begin = data[3:], 3
     ends, is_ascii = _line_ends(data)
     if not len(ends) or ends[-1] < len(data):
         ends = np.append(ends, len(data))
     starts = np.concatenate([[0], ends])
-    # Arrow's texts lie one after the other, as the lines do: nothing is copied, and each keeps its line break.
+    # Arrow stores texts one after the other, like lines: nothing is copied, and each keeps its line break.
     kind, width = (pa.large_string(), np.int64) if len(data) >= 1 << 31 else (pa.string(), np.int32)
     buffers = [None, pa.py_buffer(starts.astype(width)), pa.py_buffer(data)]
     texts = pa.Array.from_buffers(kind, len(ends), buffers)
@@ -192,10 +192,9 @@ def lines(origin: str, data: bytes | memoryview, begin: int = 0) -> Bundle:
 
 
 def _line_ends(data: bytes | memoryview) -> tuple[npt.NDArray[np.int64], bool]:
-    """Where lines end, and whether all of it is ASCII.
+    """The ends of lines, and whether all of the text is ASCII.
 
-    Found piece by piece, as a piece fits into the memory nearest to the core, and eight bytes at a time, as few of them
-    end a line.
+    The search reads pieces that fit into the CPU's cache, and eight bytes at a time, because few bytes end a line.
     """
     whole, step = np.frombuffer(data, np.uint8), 1 << 18
     even = len(whole) // 8 * 8
@@ -209,7 +208,7 @@ def _line_ends(data: bytes | memoryview) -> tuple[npt.NDArray[np.int64], bool]:
         held = words[places]
         if (held & (held - 1)).any():  # two lines end within eight bytes
             found.append(np.flatnonzero(match) + (start + 1))
-        else:  # each is a power of 256, and the exponent of a float tells which
+        else:  # each is a power of 256, which the exponent of a float shows
             found.append(places * 8 + ((held.astype(np.float64).view(np.int64) >> 55) - _ZERO) + (start + 1))
         is_ascii = is_ascii and int(piece.max()) < 128
     found.append(np.flatnonzero(whole[even:] == ord("\n")) + (even + 1))
@@ -217,7 +216,7 @@ def _line_ends(data: bytes | memoryview) -> tuple[npt.NDArray[np.int64], bool]:
 
 
 def folder_of(source: Source) -> str:
-    """The folder of a source. Refuses one that is not there."""
+    """The folder of a source. Refuses one that does not exist or is a file."""
     if not os.path.isdir(source.name):
         advice = "files() reads the files of a folder"
         if os.path.exists(source.name):
@@ -250,7 +249,7 @@ def _row_groups(path: str, source: Source) -> Iterator[FileSplit]:
 
 
 def _journaled(journal: Path) -> list[Found]:
-    """What the journal holds; a last line that a crash cut off was never relied on, and goes."""
+    """The files in the journal; a last line that a crash cut off was never used, and is removed."""
     try:
         whole = journal.read_bytes()
     except FileNotFoundError:

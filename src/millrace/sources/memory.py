@@ -1,8 +1,8 @@
-"""Rows that a test gives by hand, and the times at which they come: a source that is a list.
+"""A source in memory: rows that a test provides, and the times at which they arrive.
 
     Script([Happening([{"k": "a", "at": ...}]), Happening(watermark=12 * SECOND), Happening(now=5 * SECOND)])
 
-A micro-batch takes one happening. A script without times of its own goes by the clock of whoever runs it.
+A micro-batch reads one happening. A script that is not timed uses the clock of the host that runs it.
 """
 
 from collections.abc import Container, Sequence
@@ -21,7 +21,7 @@ from millrace.sources.bundle import Bundle, Times
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One micro-batch of a script: rows, and where the clock and the watermark then are, if they move."""
+    """One micro-batch of a script: rows, and the new clock and watermark, if they advance."""
 
     rows: Sequence[Row] = ()
     now: int | None = None
@@ -30,25 +30,25 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class MemoryScript:
-    """What happens to a source, one micro-batch at a time, by position."""
+    """The micro-batches of a source, by position."""
 
     happenings: Sequence[Happening]
     timed: bool = True
-    """Whether the clock is the script's."""
+    """Whether the script sets the clock."""
     derived: bool = True
-    """Whether the watermark follows from the rows, or is only where the script says."""
+    """Whether the watermark is estimated from the rows, or only set by the script."""
     start: int = 0
-    """Where the clock of a timed script starts."""
+    """The initial clock of a timed script."""
     _clocks: list[int] = field(init=False, default_factory=list, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Note where the clock is after each."""
+        """Compute the clock after each happening."""
         self._clocks.append(self.start)
         for happening in self.happenings:
             self._clocks.append(max(self._clocks[-1], happening.now or 0))
 
     def times(self, start: int, end: int) -> Times | None:
-        """The clock of a micro-batch between two positions, if it is the script's."""
+        """The times of a micro-batch between two positions; None if the script does not set the clock."""
         if not self.timed:
             return None
         marks = [happening.watermark for happening in self.happenings[start:end] if happening.watermark is not None]
@@ -58,25 +58,25 @@ class MemoryScript:
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """A source that a script plays."""
+    """A source that reads a script, by position."""
 
     script: MemoryScript
     source: Source
 
     def start(self) -> int:
-        """Before the first happening."""
+        """The position before the first happening."""
         return 0
 
     def end(self) -> int:
-        """After the last."""
+        """The position after the last happening."""
         return len(self.script.happenings)
 
     def latest(self, at: int, until: int | None = None) -> int:
-        """After the next."""
+        """The position after the next happening."""
         return min(at + 1, self.end())
 
     def splits(self, start: int, end: int) -> list["ScriptSplit"]:
-        """What happens between two positions."""
+        """The splits between two positions, one for each happening."""
         first = sum(len(happening.rows) for happening in self.script.happenings[:start])
         splits = []
         for happening in self.script.happenings[start:end]:
@@ -96,11 +96,11 @@ class ScriptSplit:
 
     @property
     def size(self) -> int:
-        """About how many bytes it holds."""
+        """The approximate size in bytes."""
         return 100 * len(self.rows)
 
     def read(self, wanted: Container[str] | None = None) -> Bundle:
-        """The rows in columns, all of them."""
+        """The rows as columns, all of them."""
         columns = {
             column.name: pa.array([row.get(column.name) for row in self.rows], arrow_type(column.type))
             for column in self.schema

@@ -1,4 +1,4 @@
-"""Panes as the rows that people see: the columns of the query, then what is known of the pane."""
+"""Panes as output rows: the columns of the query, then the diff, timing, index and last flag of the pane."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,7 +16,7 @@ _PANE = (Column("diff", "INT"), Column("timing", "STRING"), Column("index", "BIG
 
 
 def schema_of(of: Query | Stream) -> Schema:
-    """The columns of what an output sends. Refuses those whose type is not known."""
+    """The columns of an output's rows. Refuses a column of unknown type."""
     for column in of.schema:
         if column.type == UNKNOWN:
             message = f"the type of {column.name!r} is not known; cast its argument, or give the fold type="
@@ -28,18 +28,18 @@ def schema_of(of: Query | Stream) -> Schema:
 
 
 def free_names(taken: Iterable[str], wanted: Sequence[str]) -> list[str]:
-    """Names for columns of our own: as they are, or with `pane_` before them where the user has such a column."""
+    """Names for the columns that Millrace adds; a name that the user already has gets the prefix `pane_`."""
     known = {name.lower() for name in taken}
     return [name if name not in known else f"pane_{name}" for name in wanted]
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """The same for Arrow."""
+    """A schema as an Arrow schema."""
     return pa.schema([(column.name, arrow_type(column.type)) for column in schema])
 
 
 def answers(query: Query, said: pa.Table) -> pa.Table:
-    """Panes, as `advance` says them, as rows."""
+    """The panes that `advance` returned, as output rows."""
     columns: list[pa.Array] = [said[key] for key in query.key_columns]
     for bound in ("start", "end"):
         kind = pa.timestamp("us", "UTC")

@@ -1,7 +1,7 @@
-"""The batch host: a pipeline over all that its sources hold, on Spark.
+"""The batch host: runs a pipeline on Spark over everything that its sources hold.
 
-All input, then the watermark at the end of time (rule 11): the same edges and the same shards as in a stream, once, in
-a grouped map. The answer is the last pane of each key and window.
+A batch reads all input, then sets the watermark to the end of time (rule 11). It runs the same edges and shards as a
+stream, once, in a grouped map. The answer is the last pane of each key and window.
 """
 
 import threading
@@ -32,7 +32,7 @@ from millrace.spark.source import read_messages
 from millrace.spark.writers import FileWriter, Views
 
 OnTasks = Callable[[int, int], None]
-"""What is called now and then with how many tasks are done, and how many there are."""
+"""A callback that periodically receives the number of completed tasks and the number of all tasks."""
 
 
 def run(
@@ -48,7 +48,7 @@ def run(
     shards: int | None = None,
     on_tasks: OnTasks | None = None,
 ) -> Gathered:
-    """Compute a pipeline once and put the answers in place of what its views and sinks held."""
+    """Compute a pipeline once; the answers replace the rows of its views and sinks. Topics append them."""
     pipeline = settled(spark, pipeline)
     writers = writers_of(pipeline, str(Path(log).absolute()))
     gathered = collect(
@@ -74,7 +74,7 @@ def collect(
     shards: int | None = None,
     on_tasks: OnTasks | None = None,
 ) -> Gathered:
-    """Compute a pipeline once."""
+    """Compute a pipeline once and return its answers."""
     given = scripts or {}
     check_places(pipeline, given, log)
     labels = labels_of(shards or spark.sparkContext.defaultParallelism)
@@ -102,7 +102,7 @@ def _answering(packed: PackedJob) -> Callable[[pa.Table], pa.Table]:
 
 
 class _watched:  # noqa: N801
-    """Tell how many tasks are done, while the block runs."""
+    """Report the number of completed tasks while the block runs."""
 
     def __init__(self, spark: SparkSession, tell: OnTasks | None) -> None:
         self._tracker = spark.sparkContext.statusTracker()

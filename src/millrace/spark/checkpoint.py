@@ -1,8 +1,8 @@
-"""What a checkpoint remembers of the pipeline that made it, and which changes of it may go on.
+"""A checkpoint's record of its pipeline, and the changes of a pipeline that it accepts.
 
-State and offsets mean something only to the computation that wrote them. What may change without that: views and
-sinks that come or go (a new one starts from where the pipeline is), the numbers in a trigger, how long to wait for
-late events. Everything else starts over, in another checkpoint.
+State and offsets are valid only for the computation that wrote them. These changes keep a checkpoint valid: views and
+sinks that are added or removed (a new one starts from the current position), the numbers in a trigger, and how long to
+wait for late events. Every other change needs a new checkpoint.
 """
 
 import fcntl
@@ -24,17 +24,17 @@ FORMAT = 4
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a checkpoint keeps of its own."""
+    """The shard labels and the id of an open checkpoint."""
 
     labels: tuple[int, ...]
-    """Of the shards."""
+    """The labels of the shards."""
     id: str
-    """Which no other checkpoint has: batches are counted from 0 in each."""
+    """Unique to this checkpoint, because each checkpoint numbers its batches from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder with all that a pipeline needs to go on."""
+    """A folder with everything that a pipeline needs to resume."""
 
     folder: Path
 
@@ -45,24 +45,24 @@ class Checkpoint:
 
     @property
     def dead_letters(self) -> Path:
-        """Where dead letters go, if nobody says otherwise."""
+        """The folder of dead letters."""
         return self.folder / "dead_letters"
 
     def offsets(self, batch: int) -> Path:
-        """Where Spark logs what a batch reads."""
+        """The file in which Spark logs the offsets of a batch."""
         return self.spark / "offsets" / str(batch)
 
     def commits(self, batch: int) -> Path:
-        """Where Spark notes that a batch is done."""
+        """The file that Spark writes when a batch is done."""
         return self.spark / "commits" / str(batch)
 
     @property
     def begun(self) -> Path:
-        """The last batch whose answers were begun to be written, for at-most-once."""
+        """The file with the last batch whose write was started, for at-most-once."""
         return self.folder / "begun"
 
     def open(self, plan: Plan, labels: tuple[int, ...]) -> "Opened":
-        """Go on from this checkpoint, or begin one. Refuses a plan that cannot go on from it."""
+        """Resume from this checkpoint, or create it. Refuses a plan that cannot resume from it."""
         fingerprint = plan.fingerprint()
         about = {
             "pipeline": plan.pipeline,
@@ -88,7 +88,7 @@ class Checkpoint:
         return Opened(tuple(known["labels"]), known["id"])
 
     def is_of(self, plan: Plan) -> bool:
-        """Whether it was made by a plan that computes the same, so that this one can go on from it."""
+        """Whether a plan with the same fingerprint made this checkpoint, so that this plan can resume from it."""
         try:
             known = json.loads(self._file.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
@@ -96,7 +96,7 @@ class Checkpoint:
         return bool(known["format"] == FORMAT and known["stages"] == plan.fingerprint())
 
     def lock(self) -> IO[bytes]:
-        """Keep others out for as long as the file that this gives is open."""
+        """Lock out other runs for as long as the returned file is open."""
         self.folder.mkdir(parents=True, exist_ok=True)
         file = (self.folder / "lock").open("wb")
         try:
@@ -162,7 +162,7 @@ class Checkpoint:
         )
 
     def _check_spark_sources(self, before: list[str], now: list[str]) -> None:
-        """Spark knows the sources of a stream by their number; each stage that is not fused has its own."""
+        """Refuse changed sources: Spark identifies them by number, and each native stage has its own."""
         if before != now:
             changed = sorted(set(before) ^ set(now)) or now
             raise ConflictError(
@@ -173,12 +173,12 @@ class Checkpoint:
 
 
 def _spark_sources(plan: Plan) -> list[str]:
-    """The Spark sources of a plan in their order: one for all fused stages, then those of each native stage."""
+    """The Spark sources of a plan in order: one for all fused stages, then those of each native stage."""
     return [*(["fused"] if plan.fused else []), *(plan.stages[number].id for number in plan.native)]
 
 
 def _words(stage: Stage) -> dict[str, str]:
-    """The aspects of a fingerprint as people read them, to name a difference; nothing is decided by them."""
+    """The aspects of a fingerprint as text, to name a difference in messages; no decision depends on them."""
     query = stage.query
     if query is None:
         return {"stream": flow_as_text(stage.stream)}

@@ -1,7 +1,7 @@
 """Named points at which a test can kill the engine.
 
-With MILLRACE_HOLD_AT=point:count:file in the environment, whoever reaches that point for the count-th time makes
-the file and holds still, so that the test can send SIGKILL just there. Otherwise the points do nothing.
+With MILLRACE_HOLD_AT=point:count:file in the environment, a process that reaches that point for the count-th time
+creates the file and sleeps, so that the test can send SIGKILL at that point. Otherwise the points do nothing.
 """
 
 import os
@@ -23,7 +23,7 @@ _reached = 0
 
 
 def reach(point: str) -> None:
-    """Be at a point."""
+    """Mark a point as reached, and hold the process there if the environment says so."""
     global _reached
     wanted = os.environ.get(VARIABLE)
     if wanted is None:

@@ -1,4 +1,4 @@
-"""A dedup in its shard: rows as the edge sends them in, what is left of an output's work done to those that stay."""
+"""Dedup in a shard: drops repeated rows that the edge sent, and runs the later operators on the rows that it keeps."""
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
@@ -20,26 +20,26 @@ from millrace.spark.task import Reading, Sent
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What became of the rows of a micro-batch."""
+    """The result of a dedup over the rows of one micro-batch."""
 
     state: PaneState
     tables: list[pa.Table]
     """Partials; for a plain stream, its rows."""
     seen: Seen | None
-    """What the rows that stay show of event time; None if that was told before the dedup."""
+    """The event times of the rows kept; None if event time was assigned before the dedup."""
     letters: list[dict[str, Any]]
 
 
 class Deduplicating:
-    """The dedup of an output, and what comes after it, made ready."""
+    """The dedup of an output and the operators after it, compiled."""
 
     def __init__(self, name: str, split: DedupSplit) -> None:
-        """Compile what comes after."""
+        """Compile the operators after the dedup."""
         self._split = split
         self._reading = Reading([(0, stage_of(name, split.below))], split.source, {})
 
     def take(self, state: PaneState, sent: Sequence[pa.Table]) -> Passed:
-        """Take in the rows that tasks sent, in order."""
+        """Process the rows that tasks sent, in order."""
         if not sent:
             return Passed(state, [], None if self._split.is_timed_above else Seen(), [])
         rows = stack(sent)
@@ -57,7 +57,7 @@ class Deduplicating:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The rows that stay, as a split, for the letters of those that then fail."""
+    """The rows kept, as a split, so that rows that fail later become dead letters."""
 
     rows: pa.Table
 

@@ -1,7 +1,7 @@
-"""Errors on their way from a worker to the driver, as data.
+"""Carries errors as data from a worker to the driver.
 
-Spark passes on only the text of a worker's traceback. What is raised in a worker is therefore raised as a
-`WorkerError`, whose text ends with one line of a marker and JSON: the kind, the problem, the advice and the place.
+Spark passes on only the text of a worker's traceback. An error in a worker is therefore raised as a `WorkerError`,
+whose text ends with one line: a marker, then the kind, the problem, the advice and the place as JSON.
 """
 
 import inspect
@@ -20,7 +20,7 @@ _MARKER = "millrace-error "
 
 
 class WorkerError(Exception):
-    """A MillraceError as Spark passes it on. The driver opens it with `opened`."""
+    """A MillraceError in the form that Spark passes on. The driver reads it with `opened`."""
 
     def __init__(self, error: MillraceError) -> None:
         place = None if error.place is None else [error.place.file, error.place.line]
@@ -29,7 +29,7 @@ class WorkerError(Exception):
 
 
 def opened(text: str) -> MillraceError | None:
-    """The error that a worker raised, from any text that holds that of a WorkerError; None if it holds none."""
+    """The error that a worker raised, from any text that contains a WorkerError's text; None if it contains none."""
     _, marker, rest = text.partition(f"\n{_MARKER}")
     if not marker:
         return None
@@ -40,7 +40,7 @@ def opened(text: str) -> MillraceError | None:
 
 @contextmanager
 def reporting() -> Iterator[None]:
-    """Raise what goes wrong inside as a WorkerError. Its traceback holds that of the first error."""
+    """Raise any error in the block as a WorkerError. Its traceback includes that of the original error."""
     try:
         yield
     except WorkerError:
@@ -52,7 +52,7 @@ def reporting() -> Iterator[None]:
 
 
 def reported(work: Callable[P, T]) -> Callable[P, T]:
-    """A function, or a generator function, that Spark calls in a worker, with its errors reported."""
+    """Wrap a function or generator function that Spark calls in a worker, so that its errors are reported."""
     if inspect.isgeneratorfunction(work):
 
         def called(*args: P.args, **kwargs: P.kwargs) -> Any:

@@ -1,4 +1,4 @@
-"""What went wrong in Spark or in a worker, as one line that the user can act on."""
+"""Turns an error of Spark or of a worker into one line that the user can act on."""
 
 import errno
 import logging
@@ -23,14 +23,14 @@ _WRITING = {"java.io.IOException", "java.nio.file.FileSystemException", "java.io
 _NUMBERS = {
     os.strerror(number): number for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE)
 }
-"""Java has no error numbers: the message of an IOException ends with the words of the system."""
+"""Java has no error numbers: the message of an IOException ends with the system's text for the error."""
 
 
 def plain_error(error: BaseException) -> BaseException:
     """The error as a MillraceError, without the stacks of Python and Java.
 
-    An error of a worker is the one that the worker raised. One that has no explanation keeps its first line; all of
-    it goes to the file that Spark prints to. An error of the driver that is no trouble of the machine stays as it is.
+    A worker's error is returned as the worker raised it. An error without an explanation keeps its first line; its full
+    text goes to the file that Spark prints to. An error of the driver that is no machine error is returned unchanged.
     """
     if isinstance(error, MillraceError):
         return error
@@ -49,7 +49,7 @@ def plain_error(error: BaseException) -> BaseException:
 
 
 def _text(error: BaseException) -> str:
-    """All that Spark says of an error. Where Java is gone, only what Python knows of it."""
+    """The full text of an error; its repr if the JVM is gone."""
     try:
         return str(error)
     except (Py4JError, OSError, AssertionError):
@@ -57,16 +57,16 @@ def _text(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[tuple[str, str, Any]]:
-    """The exceptions of Java, from the outermost to the root: the class, the message, and the object itself."""
+    """The Java exceptions, from the outermost to the root cause: the class, the message and the object."""
     java = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
-    with suppress(Py4JError, OSError):  # where Java is gone, nothing more is known
+    with suppress(Py4JError, OSError):  # without a JVM, no further cause can be read
         while java is not None:
             yield java.getClass().getName(), java.getMessage() or "", java
             java = java.getCause()
 
 
 def _java_trouble(causes: list[tuple[str, str, Any]]) -> MachineError | None:
-    """Trouble of the machine that Java met."""
+    """The machine error that caused a Java exception, if there is one."""
     for name, message, java in reversed(causes):
         if name in _OUT_OF_MEMORY:
             return by_number(errno.ENOMEM)
@@ -96,7 +96,7 @@ def _first_line(causes: list[tuple[str, str, Any]], text: str) -> str:
 
 
 def _keep(text: str) -> str | None:
-    """Write all that is known of an error to where Spark prints to; that file, if there is one."""
+    """Append the full text of an error to the file that Spark prints to, and return that file, if there is one."""
     _LOGGER.debug("%s", text)
     log = session.printed_to()
     if log is None:

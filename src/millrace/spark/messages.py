@@ -1,8 +1,8 @@
-"""What travels between the edge, the shards and the driver: rows of a few columns, whatever is computed.
+"""Messages between the edge, the shards and the driver: rows of one schema, whatever the pipeline computes.
 
-Edge tasks send, to every shard and for each output that they read for, one message: the partials of that shard's
-keys, and beside them what the task saw of event time and where the clock is. So every shard sees the same times.
-Shards send panes, and how they are. Rows of plain streams and dead letters pass through a shard unchanged.
+For each output that it reads for, an edge task sends every shard one message: the partials of that shard's keys, the
+event times that the task saw, and the clock. So every shard sees the same times. Shards send panes and their status.
+Rows of plain streams and dead letters pass through a shard unchanged.
 """
 
 import json
@@ -19,15 +19,15 @@ FROM_SHARD = "shard INT, stage INT, sequence BIGINT, kind STRING, report STRING,
 
 PARTIALS, PANES, ROWS, DEAD, STATUS = "partials", "panes", "rows", "dead", "status"
 NO_STAGE = -1
-"""The stage of messages that belong to none: dead letters, counts."""
+"""The stage of messages that belong to no stage: dead letters, counts."""
 
 DEAD_LETTERS = pa.schema(
     [("source", pa.string()), ("origin", pa.string()), ("offset", pa.int64()), ("reason", pa.string()),
      ("value", pa.string())]
 )  # fmt: skip
-"""A record that was not taken in: where it is, why, and what it says.
+"""A record that was rejected: its source, origin and offset, the reason and its text.
 
-Or an answer that has no value: the output as the origin, why, and the key and the window as JSON.
+Or an answer that has no value: the output as the origin, the reason, and the key and the window as JSON.
 """
 
 MESSAGE = pa.schema(
@@ -38,18 +38,18 @@ MESSAGE = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What a task tells a shard beside the partials."""
+    """The report that a task sends to a shard with the partials."""
 
     times: Times
     seen: Mapping[int, Seen] = field(default_factory=dict)
-    """By event time node of the output's stream."""
+    """The event times seen, by event time node of the output's stream."""
     rows: int = 0
-    """How many records were read; only one shard is sent it."""
+    """The number of records read; only one shard receives it."""
     spent: float = 0.0
-    """How many seconds of a core that took."""
+    """The CPU seconds spent."""
 
     def to_json(self) -> str:
-        """As text."""
+        """The report as JSON."""
         seen = {node: [each.newest, each.closed, list(each.times.items())] for node, each in self.seen.items()}
         return json.dumps(
             {
@@ -62,7 +62,7 @@ class TaskReport:
 
     @classmethod
     def from_json(cls, text: str) -> "TaskReport":
-        """The same from its text."""
+        """The report from its JSON."""
         read = json.loads(text)
         seen = {int(node): Seen(newest, closed, dict(times)) for node, (newest, closed, times) in read["seen"].items()}
         return cls(Times(*read["times"]), seen, read["rows"], read["spent"])
@@ -70,7 +70,7 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A row on the way to a shard."""
+    """A row that is sent to a shard, or by one."""
 
     shard: int
     stage: int
@@ -81,7 +81,7 @@ class Message:
 
 
 def to_batch(messages: Sequence[Message], labels: Sequence[int]) -> pa.RecordBatch:
-    """Messages as Spark takes them, each to the label of its shard."""
+    """Messages as a record batch for Spark; the label of a shard replaces its number."""
     columns = [[getattr(message, field.name) for message in messages] for field in MESSAGE]
     columns[0] = [labels[message.shard] for message in messages]
     return pa.record_batch(

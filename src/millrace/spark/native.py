@@ -1,12 +1,12 @@
 """The native edge: a stream as a Spark plan, and its rows as partials.
 
-The row-wise part of a query runs as an ordinary Spark plan; each task then aggregates its rows into (key, slice) and
-sends them to the shards of their keys. This is the edge of every query that cannot be fused.
+The row-wise part of a query runs as an ordinary Spark plan; each task then aggregates its rows into (key, slice)
+partials and sends them to the shards of their keys. Every query that cannot be fused has this edge.
 
-Beside the user's columns, rows carry a few of our own. A row with a `__control` is not an element: it brings the clock,
-or a record that did not decode, past every filter. After the event time is known, a filter marks rows instead
-of dropping them, because they still tell the time. A row for which an expression has no value carries the number of
-that expression in `__bad` past every filter, and becomes a dead letter.
+Rows carry hidden columns beside the user's columns. A row with a `__control` is not an element: it carries the clock,
+and the records that did not decode, past every filter. Once event time is assigned, a filter marks rows instead of
+dropping them, because they still advance the watermark. A row for which an expression has no value carries the number
+of that expression in `__bad` past every filter, and becomes a dead letter.
 """
 
 import json
@@ -67,27 +67,27 @@ from millrace.spark.tried import tried
 
 ORIGIN, OFFSET, CONTROL = "__origin", "__offset", "__control"
 CARRIED = f"`{ORIGIN}` STRING, `{OFFSET}` BIGINT, `{CONTROL}` STRING"
-"""What rows of a source carry beside their columns."""
+"""The hidden columns of a source's rows."""
 _LEFT_OUT, _NODE, _TIME, _CLOSED, _MATCHED = "__left_out", "__node", "__time", "__closed", "__matched"
 _VERSIONS, _ROW, _BAD = "__versions", "__row", "__bad"
 
 
 def messages_of(spark: SparkSession, packed: PackedJob, number: int, frames: Mapping[str, DataFrame]) -> DataFrame:
-    """What the shards are to know of an output, from the frames of its sources by name."""
+    """The messages to the shards for one output, from the frames of its sources by name."""
     built = _Plan(spark, packed.job, packed.job.stages[number], frames)
     return built.rows().mapInArrow(_sending(packed, number, tuple(built.reasons)), TO_SHARD)
 
 
 class _Plan:
-    """An output as a Spark plan, while it is built."""
+    """Builds the Spark plan of an output."""
 
     def __init__(self, spark: SparkSession, job: Job, stage: Stage, frames: Mapping[str, DataFrame]) -> None:
         self._spark, self._job, self._stage, self._frames = spark, job, stage, frames
         self.reasons: list[str] = []
-        """Why a row is a dead letter, by the number in `__bad`."""
+        """The reasons of dead letters, by the number in `__bad`."""
 
     def rows(self) -> DataFrame:
-        """What a task sends on: our own columns, and what `lift` takes; for a plain stream, its columns."""
+        """The rows for `Sender`: the hidden columns and the inputs of `lift`; for a plain stream, its columns."""
         rows = self._frame(self._stage.stream)
         columns: list[Column] = []
         of = self._stage.query
@@ -107,12 +107,12 @@ class _Plan:
         else:
             columns = [_column(name) for name in self._stage.stream.schema.names]
         for name, kind in _MARKS.items():
-            if name not in rows.columns:  # the stream has no event time, or nothing leaves rows out
+            if name not in rows.columns:  # the stream has no event time, or no step marks rows
                 rows = rows.withColumn(name, f.lit(None).cast(kind))
         return rows.select(*map(_column, (ORIGIN, OFFSET, CONTROL, *_MARKS)), *columns)
 
     def _frame(self, stream: Stream) -> DataFrame:
-        """A stream over the frames of its sources."""
+        """A stream as a Spark plan over the frames of its sources."""
         match node_of(stream):
             case Source(name=name):
                 return self._frames[name]
@@ -151,9 +151,9 @@ class _Plan:
                 assert_never(never)
 
     def _computed(self, rows: DataFrame, expressions: Mapping[str, Expression]) -> tuple[DataFrame, dict[str, Column]]:
-        """Rows in which those are marked that have no value for an expression, and the columns with the values.
+        """The columns of values, and the rows; a row that has no value for an expression is marked.
 
-        Nothing is computed for rows that are no elements: it might fail on them.
+        Expressions are computed for elements only, because they might fail on other rows.
         """
         risky = {name: each for name, each in expressions.items() if each.node is None or is_fallible(each.node)}
         element = _is_element(rows)
@@ -174,7 +174,7 @@ class _Plan:
         return len(self.reasons) - 1
 
     def _join(self, join: Join, rows: DataFrame) -> DataFrame:
-        # Natively, a table is what it was when the stream was started.
+        # A native edge reads a table once, when the stream is started.
         lookup = self._job.lookups.get(join.table.name)
         held = columns_of(join.table, join.place) if lookup is None else lookup.read()
         if join.as_of is None:
@@ -189,11 +189,11 @@ class _Plan:
 
 
 _MARKS = {_LEFT_OUT: "boolean", _NODE: "int", _TIME: "bigint", _CLOSED: "bigint", _BAD: "int"}
-"""What rows may carry beside where they are from, with the types."""
+"""The hidden columns that rows may have beside `CARRIED`, with their types."""
 
 
 def _hidden(rows: DataFrame) -> list[Column]:
-    """Our own columns, but for attempts at expressions, which are for one step."""
+    """The hidden columns, without those for attempted expressions, which serve one step only."""
     return [_column(name) for name in rows.columns if name.startswith("__") and not name.startswith("__t_")]
 
 
@@ -204,13 +204,13 @@ def _is_good(rows: DataFrame) -> Column:
 
 def _is_element(rows: DataFrame) -> Column:
     element = _column(CONTROL).isNull() & _is_good(rows)
-    if _TIME in rows.columns:  # a row without one may still close an epoch
+    if _TIME in rows.columns:  # a row without an event time is no element, but may still close an epoch
         element &= _column(_TIME).isNotNull()
     return element & ~f.coalesce(_column(_LEFT_OUT), f.lit(False)) if _LEFT_OUT in rows.columns else element
 
 
 def _as_of(join: Join, rows: DataFrame, small: DataFrame, since: str) -> DataFrame:
-    """Rows with what held at their event time: the rows of a key are one list by time, of which each takes one."""
+    """Rows with the version that held at their event time: each key has one list of versions, sorted by time."""
     event_time = find_event_time(join)
     assert event_time is not None
     added = [name for name in join.table.schema.names if name not in join.on]
@@ -227,7 +227,7 @@ def _as_of(join: Join, rows: DataFrame, small: DataFrame, since: str) -> DataFra
 
 
 def _keeping(rows: DataFrame, condition: Column, above: Stream) -> DataFrame:
-    """The rows for which a condition holds; where event time was assigned already, the others are only marked."""
+    """The rows for which a condition holds; once event time is assigned, the others are only marked."""
     holds = f.coalesce(condition, f.lit(False))
     if find_event_time(above) is None:
         return rows.where(holds | _column(CONTROL).isNotNull() | ~_is_good(rows))
@@ -256,10 +256,10 @@ def _sending(
 
 
 class Sender:
-    """What one task has for one output."""
+    """Collects the partials, event times and dead letters of one task for one output."""
 
     def __init__(self, stage: Stage, reasons: Sequence[str]) -> None:
-        """Start with nothing. `reasons` are those of rows that have no value, by number."""
+        """Start empty. `reasons` holds the reasons of dead letters, by the number in `__bad`."""
         self._reasons = reasons
         read = sources(stage.stream)
         self._source = read[0].name if len(read) == 1 else ""
@@ -274,7 +274,7 @@ class Sender:
         self._rows, self._spent = 0, 0.0
 
     def add(self, rows: pa.Table) -> None:
-        """Take in some rows."""
+        """Process some rows."""
         control = rows[CONTROL].is_valid()
         for text in rows[CONTROL].filter(control).to_pylist():
             self._heed(json.loads(text))
@@ -296,7 +296,7 @@ class Sender:
             self._made.append(made)
 
     def messages(self, number: int, task: int, shards: int) -> list[Message]:
-        """What the shards are to know; nothing if the task had nothing to read, not even the clock."""
+        """The messages to the shards; none if the task received no rows, not even the clock."""
         if not self._times:
             return []
         sequence = task << 32
@@ -333,7 +333,7 @@ class Sender:
             self._set_aside(row, f"event time {self._columns[node]} is NULL")
 
     def _set_aside(self, row: Mapping[str, Any], reason: str) -> None:
-        """Set a record aside, once, however many rows it has become."""
+        """Make a record a dead letter, once, however many rows it has become."""
         place = (row[ORIGIN], row[OFFSET])
         if place not in self._aside:
             self._aside.add(place)

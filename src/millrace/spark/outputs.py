@@ -1,4 +1,4 @@
-"""The outputs of a pipeline by id, and what writes each of them."""
+"""The outputs of a pipeline by id, and their writers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,17 +18,17 @@ from millrace.spark.writers import Writer, writer_of
 
 
 def writers_of(pipeline: Pipeline, log: str) -> dict[str, Writer]:
-    """What writes to each sink."""
+    """The writer of each sink, by id."""
     return {sink_id(each.sink): writer_of(each.sink, schema_of(each.of), log) for each in pipeline.sinks}
 
 
 def of_views(pipeline: Pipeline, answers: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    """The answers that views keep, by the name of the view."""
+    """The answers of the views, by the name of the view."""
     return {name: answers[view_id(name)] for name in pipeline.views}
 
 
 def check_places(pipeline: Pipeline, scripts: Mapping[str, MemoryScript], log: str | Path) -> None:
-    """Refuse, before anything is started, sources that cannot be read, and topics and tables that are not there."""
+    """Refuse, before anything starts, sources that cannot be read, and topics and tables that do not exist."""
     for output in pipeline.sinks:
         if isinstance(output.sink, TopicSink):
             with at_place(output.place):

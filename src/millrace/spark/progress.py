@@ -1,4 +1,4 @@
-"""How a pipeline is doing: one event a micro-batch, with what was read, said and kept, and where the time went."""
+"""The progress of a pipeline: one event for each micro-batch, with its input, answers, state and durations."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -9,59 +9,59 @@ from millrace.model.duration import BEGINNING_OF_TIME
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """How one output of a shard is after a micro-batch."""
+    """The status of one output in one shard after a micro-batch."""
 
     stage: int
     watermark: int
     now: int
     groups: int
-    """How many (key, window) are open."""
+    """The number of open (key, window) groups."""
     bytes: int
     dropped: int
-    """Elements that came too late, since the start."""
+    """Elements dropped because they were too late, since the start."""
     spent: float
-    """How many seconds of a core the micro-batch took."""
+    """The CPU seconds that the micro-batch took."""
     errors: int = 0
     """Answers that have no value, since the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartProgress:
-    """One output after a micro-batch."""
+    """The progress of one output after a micro-batch."""
 
     watermark: int | None
-    """In microseconds; None while nothing is known of event time."""
+    """In microseconds; None until an event time is known."""
     lag: int | None
-    """How many microseconds the watermark is behind the clock."""
+    """The microseconds by which the watermark is behind the clock."""
     groups: int
-    """How many (key, window) are open, over all shards."""
+    """The number of open (key, window) groups, over all shards."""
     bytes: int
-    """What they take in memory."""
+    """The size of the state in memory."""
     dropped: int
-    """Elements that came too late, since the start."""
+    """Elements dropped because they were too late, since the start."""
     answers: int
-    """Rows that went out with this micro-batch."""
+    """The rows that this micro-batch answered."""
     errors: int = 0
-    """Answers that have no value, since the start: a sum beyond its type, a function of the user's that raised."""
+    """Answers that have no value, since the start: a sum that overflows its type, a user's function that raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """One micro-batch."""
+    """The progress of one micro-batch."""
 
     batch: int
     rows: int
     """Records read."""
     seconds: float
-    """From its start to its end."""
+    """The duration of the micro-batch."""
     dead_letters: int
     parts: Mapping[str, PartProgress]
     phases: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by what they were spent on. `edge` and `panes` are seconds of a core, within `run`."""
+    """Seconds by phase. `edge` and `panes` are CPU seconds, within `run`."""
 
     @property
     def rows_per_second(self) -> float:
-        """How fast it went."""
+        """Records read per second."""
         return self.rows / self.seconds if self.seconds else 0.0
 
     def to_json(self) -> str:
@@ -81,7 +81,7 @@ class BatchProgress:
 
 
 def part_progress(statuses: Iterable[ShardStatus], answers: int) -> PartProgress:
-    """One output, from what its shards say."""
+    """The progress of one output, from the status of its shards."""
     all_ = list(statuses)
     watermark = max((status.watermark for status in all_), default=BEGINNING_OF_TIME)
     now = max((status.now for status in all_), default=0)

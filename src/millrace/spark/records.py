@@ -1,11 +1,11 @@
-"""The embedded log as an ordinary Spark source, with the rows of Spark's Kafka source.
+"""The embedded log as an ordinary Spark source, with the schema of Spark's Kafka source.
 
     spark.dataSource.register(LogSource)
     rows = spark.readStream.format("millrace").option("log", ".millrace/log.db").option("subscribe", "plays").load()
 
-Options are those of Kafka where they mean the same: `subscribe`, one topic or several with commas between; and
+Beside `log`, options are those of Spark's Kafka source: `subscribe`, one topic or several separated by commas;
 `startingOffsets` and `endingOffsets`, `earliest`, `latest` or JSON by topic and partition; for a stream,
-`maxOffsetsPerTrigger`. Pipelines do not use this: their edge reads the log within its own source.
+`maxOffsetsPerTrigger`. Pipelines do not use this source: their edge reads the log in a source of its own.
 """
 
 import json
@@ -27,13 +27,13 @@ SCHEMA = (
 )
 _OPTIONS = ("log", "subscribe", "startingOffsets", "endingOffsets", "maxOffsetsPerTrigger")
 _STEP = 100_000
-"""How many records are given to Spark together."""
+"""The maximum number of records in one record batch."""
 Offsets = dict[str, list[int]]
 
 
 @dataclass(slots=True)
 class Span(InputPartition):
-    """Records of a partition that one task reads."""
+    """The records of a partition that one task reads."""
 
     topic: str
     partition: int
@@ -46,11 +46,11 @@ class LogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` calls it."""
+        """The name for `format`."""
         return "millrace"
 
     def schema(self) -> str:
-        """That of Spark's Kafka source, with headers."""
+        """The schema of Spark's Kafka source, with headers."""
         return SCHEMA
 
     def reader(self, schema: Any) -> "BatchRecords":
@@ -58,12 +58,12 @@ class LogSource(DataSource):
         return BatchRecords(self.options)
 
     def streamReader(self, schema: Any) -> "StreamRecords":  # noqa: N802
-        """The records as they come."""
+        """The records as they are appended."""
         return StreamRecords(self.options)
 
 
 class _Records:
-    """What reading once and reading on have in common."""
+    """The code that the batch reader and the stream reader share."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
@@ -91,7 +91,7 @@ class _Records:
                 asked = [named[topic][str(partition)] for partition in range(len(self._log.ends(topic)))]
                 found[topic] = [
                     {-2: start, -1: end}.get(offset, offset) for offset, (start, end) in zip(asked, pairs, strict=True)
-                ]  # -2 and -1 are Kafka's words for the earliest and the latest
+                ]  # -2 and -1 are Kafka's numbers for the earliest and the latest
         except (ValueError, KeyError, TypeError, AttributeError):
             raise PipelineError(
                 f'{option} is earliest, latest or JSON such as {{"plays": {{"0": 23, "1": -2}}}}, not {text!r}'
@@ -99,7 +99,7 @@ class _Records:
         return found
 
     def spans(self, start: Offsets, end: Offsets) -> list[Span]:
-        """What lies between two offsets."""
+        """The spans between two offsets."""
         return [
             Span(topic, partition, first, last)
             for topic in end
@@ -126,10 +126,10 @@ class _Records:
 
 
 class BatchRecords(DataSourceReader):
-    """Topics, once."""
+    """Reads topics once."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Find the topics."""
+        """Check the options and open the log."""
         self._records = _Records(options)
 
     def partitions(self) -> Sequence[InputPartition]:  # noqa: D102
@@ -145,10 +145,10 @@ class BatchRecords(DataSourceReader):
 
 
 class StreamRecords(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Topics, as records come."""
+    """Reads topics as records are appended."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Find the topics."""
+        """Check the options and open the log."""
         self._records = _Records(options)
         limit = {name.lower(): value for name, value in options.items()}.get("maxoffsetspertrigger")
         self._most = None if limit is None else int(limit)

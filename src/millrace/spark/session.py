@@ -21,18 +21,18 @@ from millrace.spark.java import java_home
 
 
 def start(name: str, master: str = "local[*]", log: Path | None = None) -> SparkSession:
-    """Start Spark, or take the session that is there, on a Java that it can run on.
+    """Start Spark on a supported Java, or return the existing session.
 
-    What Spark and its workers print goes to the file `log`, if one is given.
+    The output of Spark and its workers goes to the file `log`, if one is given.
     """
     home = java_home(os.environ)
     if home is not None:
         os.environ["JAVA_HOME"] = home
     if "SPARK_HOME" not in os.environ and master.startswith("local"):
         os.environ["SPARK_HOME"] = _home()
-    # The workers must be this Python, with what is installed in it, not the first on the PATH.
+    # Workers must run this Python with its installed packages, not the first one on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # PySpark writes every failed query there once more, as JSON, beside the exception it raises.
+    # PySpark logs every failed query there as JSON, in addition to the exception it raises.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     builder = (
         SparkSession.builder.appName(name)
@@ -53,7 +53,7 @@ def start(name: str, master: str = "local[*]", log: Path | None = None) -> Spark
 
 
 _PRINTED_TO: list[Path] = []
-"""The file that the Java of this process prints to, if it is not the terminal."""
+"""The file that this process's JVM prints to; empty if that is the terminal."""
 
 
 def printed_to() -> Path | None:
@@ -63,7 +63,7 @@ def printed_to() -> Path | None:
 
 @contextmanager
 def _own_interrupt() -> Iterator[None]:
-    """Keep what Ctrl-C does: PySpark would take it for itself."""
+    """Restore the handler of Ctrl-C, which PySpark replaces."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -73,20 +73,20 @@ def _own_interrupt() -> Iterator[None]:
 
 
 def _heap() -> int:
-    """How many megabytes Java may take: a quarter of the machine's. Ten million keys do not fit into Spark's one GB."""
+    """The JVM's heap in megabytes: a quarter of the memory, 1 to 8 GB. Spark's 1 GB does not hold ten million keys."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
     return min(max(machine // 4, 1024), 8192)
 
 
 def stop(spark: SparkSession) -> None:
-    """Stop Spark and its Java. What is registered there would else be found alive when Python ends."""
+    """Stop Spark and its JVM. Otherwise objects registered there would still be alive when Python exits."""
     gateway = spark.sparkContext._gateway
     spark.stop()
     if gateway is not None:
         gateway.shutdown()
         java = getattr(gateway, "proc", None)
         if java is not None:
-            java.stdin.close()  # which is what it waits for
+            java.stdin.close()  # the JVM exits at the end of its input
             java.wait()
     SparkContext._gateway = SparkContext._jvm = None
     _PRINTED_TO.clear()
@@ -104,7 +104,7 @@ def is_stopped(spark: SparkSession) -> bool:
 
 @contextmanager
 def _printing_to(log: Path | None) -> Iterator[None]:
-    """Let processes that are started meanwhile print to a file."""
+    """Redirect to a file the output of processes that are started in the block."""
     if log is None:
         yield
         return
@@ -132,10 +132,10 @@ def _home() -> str:
 
 
 def make_home(folder: Path) -> None:
-    """Put the installed PySpark into a folder, without its zip of Python files and with a Java that outlives signals.
+    """Link the installed PySpark into a folder, without its zip of Python files; its Java ignores HUP and TERM.
 
-    Workers then import the installed files, which are compiled. A signal to all that was started, as service managers
-    send, is for the process that started it; Java ends when that does, as it waits for the end of its input.
+    Workers then import the installed files, which are compiled. Service managers signal all processes of a service, but
+    only the parent process handles the signal; Java exits with it, because it waits for the end of its input.
     """
     installed = Path(pyspark.__path__[0])
     (folder / "bin").mkdir()
@@ -148,13 +148,13 @@ def make_home(folder: Path) -> None:
 
 
 _SUBMIT = "spark-submit"
-"""What PySpark starts Java with."""
+"""The script with which PySpark starts Java."""
 
 
 def separate(spark: SparkSession) -> SparkSession:
-    """A session beside another, on the same workers, in which expressions mean what Millrace says they mean.
+    """A second session on the same workers, with the settings on which the meaning of expressions depends.
 
-    A session that the user made may have other settings, which stay as they are.
+    The user's session may have other settings, which do not change.
     """
     own = spark.newSession()
     for name, value in _MEANING.items():
@@ -166,7 +166,7 @@ _MEANING = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true
 
 
 def streaming(spark: SparkSession, shards: int) -> SparkSession:
-    """A session of its own for a stream, which shares the workers; decision 006 has what each setting brings."""
+    """A session of its own for a stream, on the same workers; decision 006 explains each setting."""
     own = separate(spark)
     for name, value in _STREAMING.items():
         own.conf.set(name, value)
@@ -179,18 +179,18 @@ _STREAMING = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Files are made by renaming either way; this one does it without starting a `chmod` for each.
+    # Both file managers create files by renaming; this one does not start a `chmod` for each.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    # A sink that never returns would else be waited for, for ever, by whoever stops the stream.
+    # Otherwise stopping a stream would wait for ever for a sink that never returns.
     "spark.sql.streaming.stopTimeout": "5s",
 }
 
 
 def labels_of(shards: int) -> tuple[int, ...]:
-    """A number for each shard, such that Spark puts each into a partition of its own."""
+    """A number for each shard, such that Spark hashes each shard to a partition of its own."""
     labels: dict[int, int] = {}
     label = 0
     while len(labels) < shards:
@@ -200,7 +200,7 @@ def labels_of(shards: int) -> tuple[int, ...]:
 
 
 def _spark_hash(number: int) -> int:
-    """What Spark's `hash` makes of an INT that is not negative: one round of Murmur3, from 42."""
+    """Spark's `hash` of a non-negative INT: one round of Murmur3 with the seed 42."""
     mixed = _turned(number * 0xCC9E2D51, 15) * 0x1B873593
     mixed = _turned(42 ^ (mixed & _WORD), 13) * 5 + 0xE6546B64
     mixed = (mixed & _WORD) ^ 4

@@ -1,8 +1,8 @@
-"""The types of a pipeline as Spark's analyzer has them.
+"""Resolves the types of a pipeline with Spark's analyzer.
 
-As a pipeline is built, expressions are typed by our own reading of Spark's rules, and some cannot be. Here each is
-asked of Spark, on a frame without rows. Where Spark has another type, its own is the one that holds, and the expression
-is left to Spark: the edge is native.
+While a pipeline is built, Millrace types expressions by its own implementation of Spark's rules; some stay unresolved.
+This module asks Spark for the type of each expression, on a frame without rows. Where the types differ, Spark's type
+holds, and Spark computes the expression: the edge is native.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,13 +49,13 @@ def settled(spark: SparkSession, pipeline: Pipeline) -> Pipeline:
 
 
 def is_settled(pipeline: Pipeline) -> bool:
-    """Whether the columns of all outputs have a type already."""
+    """Whether all columns of all outputs have a known type."""
     outputs = [*pipeline.views.values(), *(output.of for output in pipeline.sinks)]
     return all(UNKNOWN not in column.type for of in outputs for column in of.schema)
 
 
 class _Asking:
-    """Streams with Spark's types, each node once, so that what is shared stays shared."""
+    """Rebuilds streams with Spark's types, each node once, so that shared nodes stay shared."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -148,7 +148,7 @@ class _Asking:
         try:
             kinds = _kinds(frame, texts)
         except (AnalysisException, ParseException):
-            for text in texts:  # which of them it is
+            for text in texts:  # find the one that Spark refuses
                 try:
                     _kinds(frame, [text])
                 except (AnalysisException, ParseException) as error:
@@ -179,7 +179,7 @@ def _with_type(expression: Expression, type: str) -> Expression:
 
 
 def _check_view(name: str, built: Query, asked: Query) -> None:
-    """What a view's columns were when it was opened, they must still be."""
+    """Refuse a view if Spark's type of a column differs from the type that the view was opened with."""
     for before, now in zip(built.schema, asked.schema, strict=True):
         if before.type != now.type and UNKNOWN not in before.type:
             raise refuse(

@@ -36,7 +36,7 @@ from millrace.spark.unanswered import letters_of
 
 _TIME = "time"
 _SHARDS_CACHED = 64
-"""How many shards a worker keeps in memory."""
+"""The number of shards that a worker caches."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +48,7 @@ class StageState:
 
 
 class StateStore(Protocol):
-    """Where a shard finds the state of a stage, and stores it."""
+    """Stores the state of a shard's stages between micro-batches."""
 
     def read(self, stage: str) -> StageState | None:
         """The state after the last micro-batch; None if there was none."""
@@ -58,7 +58,7 @@ class StateStore(Protocol):
 
 
 class NoState:
-    """The store of a batch: it starts from nothing, and nothing comes after it."""
+    """The store of a batch, which has no state before or after it."""
 
     def read(self, stage: str) -> StageState | None:
         """No state."""
@@ -93,7 +93,7 @@ class StageShard:
         self._estimators = [node.estimator for node in event_times(stage.stream)]
 
     def advance(self, before: StageState | None, messages: Sequence[Message]) -> Advanced:
-        """Take in the messages of all tasks."""
+        """Advance the stage by the messages of all tasks."""
         reports = [TaskReport.from_json(message.report or "") for message in messages]
         times = together([each.times for each in reports])
         state = PaneState(now=times.before) if before is None else before.kept.state
@@ -141,7 +141,7 @@ class Shard:
         }
 
     def advance(self, messages: Iterable[Message], store: StateStore) -> Iterator[Message]:
-        """Take in the messages of a micro-batch. Rows of plain streams and dead letters pass through."""
+        """Advance all stages by the messages of a micro-batch. Rows of plain streams and dead letters pass through."""
         by_stage: dict[int, list[Message]] = {}
         for message in sorted(messages, key=lambda each: each.sequence):
             if message.kind == PARTIALS and message.stage != NO_STAGE:
@@ -172,14 +172,14 @@ class Shard:
 
 
 class BlobStore:
-    """State as blobs in a map state of Spark's, with what this worker has cached."""
+    """State as blobs in a Spark map state, with this worker's cache."""
 
     def __init__(self, blobs: Any, cached: dict[str, StageState]) -> None:
-        """`blobs` maps names to bytes; `cached` is what the worker holds of the shard."""
+        """`blobs` maps names to bytes; `cached` is the worker's cache of the shard, by stage."""
         self._blobs, self._cached = blobs, cached
 
     def read(self, stage: str) -> StageState | None:
-        """The state of a stage; from the cache, if that is what the store holds."""
+        """The state of a stage; from the cache, if the store holds the same version."""
 
         def fetch(name: str) -> bytes | None:
             found = self._blobs.getValue((f"{stage}/{name}",))
@@ -196,7 +196,7 @@ class BlobStore:
         return StageState(kept, tuple(Progress(**each) for each in lags))
 
     def write(self, stage: str, state: StageState, changes: Changes) -> None:
-        """Store the blobs that changed, and remember the state."""
+        """Store the blobs that changed, and cache the state."""
         times = json.dumps([asdict(each) for each in state.progress]).encode()
         for name, data in {**changes.put, _TIME: times}.items():
             self._blobs.updateValue((f"{stage}/{name}",), (data,))
@@ -206,10 +206,10 @@ class BlobStore:
 
 
 def processor(packed: PackedJob, run: str) -> StatefulProcessor:
-    """Shards as `transformWithState` calls them. `run` tells checkpoints apart.
+    """The processor that `transformWithState` calls for each shard. `run` distinguishes checkpoints.
 
-    Spark also sends this to a process that only asks for the names of the state, so Millrace is imported when the first
-    micro-batch comes.
+    Spark also sends this to a process that only asks for the names of the state, so Millrace is imported with the first
+    micro-batch.
     """
     data = packed.data
 
@@ -231,7 +231,7 @@ def processor(packed: PackedJob, run: str) -> StatefulProcessor:
 
 @reported
 def micro_batch(packed: PackedJob, run: str, shard: int, rows: Iterable[Row], stored: Any) -> Iterator[Row]:
-    """One micro-batch of one shard, as rows of Spark's, with its state as a map of blobs."""
+    """One micro-batch of one shard as Spark rows; `stored` is its state as a map of blobs."""
     messages = [Message(shard, row.stage, row.sequence, row.kind, row.report, row.payload) for row in rows]
     for made in _shard_of(packed).advance(messages, BlobStore(stored, _cached(run, shard))):
         payload = None if made.payload is None else bytes(made.payload)
@@ -247,7 +247,7 @@ def _shard_of(packed: PackedJob) -> Shard:
 
 @lru_cache(_SHARDS_CACHED)
 def _cached(run: str, shard: int) -> dict[str, StageState]:
-    """What this worker holds of a shard, by stage."""
+    """The cached state of a shard in this worker, by stage."""
     return {}
 
 

@@ -1,8 +1,8 @@
-"""Tables that may change while a pipeline runs, as they were when a micro-batch was planned.
+"""Snapshots of tables that may change while a pipeline runs, taken when a micro-batch is planned.
 
-A micro-batch that is run again must find the same rows. So what a table holds is kept in the checkpoint under a name
-that tells its content, before it is used, and the offset that Spark logs holds that name. The folder is not part of
-it, so that a checkpoint can be copied and moved.
+A repeated micro-batch must find the same rows. So a snapshot is stored in the checkpoint before it is used, under a
+name derived from its content, and the offset that Spark logs holds that name. The name does not contain the folder, so
+a checkpoint can be copied and moved.
 """
 
 import hashlib
@@ -19,30 +19,30 @@ from millrace.model.stream import Join, Stream, Table, parents
 from millrace.panes.blobs import from_bytes, to_bytes
 
 _KEPT = 8
-"""How many snapshots of a table stay: those of the last few micro-batches, and some."""
+"""The number of snapshots kept of each table: enough for the last few micro-batches."""
 
 
 class Lookup(Protocol):
     """A table that may change."""
 
     def stamp(self) -> Hashable:
-        """Something that is another when the rows are; cheap to ask."""
+        """A value that changes whenever the rows do; cheap to compute."""
 
     def read(self) -> pa.Table:
         """The rows."""
 
 
 class FileLookup:
-    """A table in a file, which may be replaced."""
+    """A table in a file that may be replaced."""
 
     def __init__(self, table: Table) -> None:
-        """The table with its path."""
+        """The table must have a path."""
         self._table = table
         assert table.path is not None
         self._path = Path(table.path)
 
     def stamp(self) -> Hashable:
-        """When it was written, and how long it is."""
+        """The modification time, size and inode of the file; None if there is no file."""
         try:
             about = self._path.stat()
         except FileNotFoundError:
@@ -50,21 +50,21 @@ class FileLookup:
         return about.st_mtime_ns, about.st_size, about.st_ino
 
     def read(self) -> pa.Table:
-        """The rows. Refuses a file that is not there or does not hold them."""
+        """The rows. Refuses a file that does not exist or does not hold them."""
         return columns_of(self._table)
 
 
 class Snapshots:
-    """What some tables held, by name."""
+    """The snapshots of some tables, in a folder."""
 
     def __init__(self, folder: Path, lookups: Mapping[str, Lookup]) -> None:
-        """Keep them in a folder."""
+        """`lookups` holds the tables by name."""
         self._folder, self._lookups = folder, lookups
         self._stamps: dict[str, Hashable] = {}
         self._names: dict[str, str] = {}
 
     def now(self) -> dict[str, str]:
-        """The name of the snapshot of each table as it is, made if it is a new one."""
+        """The name of the current snapshot of each table; a table that has changed is stored first."""
         for name, lookup in self._lookups.items():
             stamp = lookup.stamp()
             if name not in self._names or self._stamps[name] != stamp:
@@ -73,11 +73,11 @@ class Snapshots:
         return dict(self._names)
 
     def paths(self, names: Mapping[str, str]) -> dict[str, str]:
-        """Where snapshots are."""
+        """The paths of snapshots, by table."""
         return {table: str(self._folder / name) for table, name in names.items()}
 
     def _keep(self, name: str, data: bytes) -> str:
-        table = hashlib.sha256(name.encode()).hexdigest()[:16]  # a table may be called what no file can be
+        table = hashlib.sha256(name.encode()).hexdigest()[:16]  # a table's name may be invalid as a file name
         kept = self._folder / f"{table}-{hashlib.sha256(data).hexdigest()[:16]}.arrow"
         if kept.exists():
             kept.touch()
@@ -92,12 +92,12 @@ class Snapshots:
 
 @lru_cache(16)
 def read_snapshot(path: str) -> pa.Table:
-    """The rows of a snapshot, read once in a worker."""
+    """The rows of a snapshot, cached in the worker."""
     return from_bytes(Path(path).read_bytes())
 
 
 def tables_of(streams: Iterable[Stream]) -> dict[str, Table]:
-    """The tables that may change, of some streams, by name."""
+    """The tables that some streams join and that may change, by name."""
     found: dict[str, Table] = {}
     for stream in streams:
         if isinstance(stream, Join) and not stream.table.rows:

@@ -1,7 +1,7 @@
-"""All sources of a pipeline as one Spark data source, with the fused edge inside of it.
+"""The sources of a pipeline as Spark data sources; the one for all fused stages contains the fused edge.
 
-An offset holds the position of every source and the clock. It is what Spark logs before a micro-batch, so a batch that
-is run again reads the same records at the same time. Spark sees messages to shards, never a raw row.
+An offset holds the position of every source, the clock and the names of snapshots. Spark logs it before a micro-batch,
+so a repeated micro-batch reads the same records at the same time. A fused stage sends Spark messages, never raw rows.
 """
 
 import hashlib
@@ -42,32 +42,32 @@ from millrace.spark.snapshots import FileLookup, Snapshots, tables_of
 from millrace.spark.task import Letters, decoded, reader_of
 
 _FASTEST, _SLOWEST = SECOND // 5, SECOND
-"""How often, at most and at least, a micro-batch is run that only lets the clock advance, where that may matter."""
+"""The bounds, in microseconds, of the interval at which micro-batches only advance the clock, where that matters."""
 
 
 _LONG = 512 << 20
-"""How many bytes one task reads, at most, about."""
+"""The approximate maximum of bytes that one task reads."""
 
 
 FUSED = "fused"
-"""What the sources of all fused outputs are journaled as."""
+"""The name under which the sources of all fused outputs are journaled."""
 
 
 @dataclass(slots=True)
 class Task(InputPartition):
-    """What one task reads."""
+    """The splits that one task reads."""
 
     number: int
     splits: list[tuple[int, Split]]
     times: dict[int, Times]
-    """Of each output that the task has something to tell."""
+    """The clock of each output that the task reports to."""
     tables: tuple[tuple[str, str], ...] = ()
-    """The tables that may change, with where they are kept as they were."""
+    """The tables that may change, with the paths of their snapshots."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What one Spark source is for: several fused outputs, or one source of a native one, whose rows it gives."""
+    """The scope of one Spark source: all fused outputs, or the rows of one source of a native output."""
 
     packed: PackedJob
     cores: int
@@ -81,12 +81,12 @@ class Reads:
 
     @property
     def journal(self) -> str:
-        """What tells the journals of its sources from those of others: the stage, unless all are fused."""
+        """The name that distinguishes the journals of its sources: `FUSED`, or the id of the native stage."""
         return FUSED if self.source is None else self.packed.job.stages[self.stages[0]].id
 
 
 class Reader:
-    """Sources of a job, by offset."""
+    """The sources of a job, read by offset."""
 
     def __init__(self, reads: Reads) -> None:
         """Open the sources."""
@@ -104,24 +104,24 @@ class Reader:
         self._tables = Snapshots(Path(self._job.folder or "") / "tables", lookups)
 
     def start(self) -> dict[str, Any]:
-        """The offset before anything."""
-        # Spark does not log this one but asks for it again, so it must not hold the time of asking.
+        """The offset before the first record."""
+        # Spark does not log this offset but asks for it again, so it must not hold the current time.
         return {"now": None, "at": {key: source.start() for key, source in self._sources.items()}}
 
     def end(self) -> dict[str, Any]:
-        """The offset after all that is there now."""
+        """The offset after everything that is available now."""
         at = {key: source.end() for key, source in self._sources.items()}
         return {"now": _clock(), "at": at, "tables": self._tables.now()}
 
     def stop_at_the_end(self) -> None:
-        """Go no further than to what is there now."""
+        """Read no further than the end of what is available now."""
         self._target = self.end()["at"]
 
     def latest(self, start: dict[str, Any]) -> dict[str, Any]:
-        """The offset after the next micro-batch; the same if there is none to run.
+        """The offset after the next micro-batch; `start` if there is none to run.
 
-        Spark always runs a first one, also if nothing has come yet. It tells the clock, so every offset after the start
-        holds a time.
+        Spark always runs a first micro-batch, even without input. It advances the clock, so every offset after the
+        start holds a time.
         """
         begun = {key: self._position(key, start) for key in self._sources}
         until = self._target or {}
@@ -130,14 +130,14 @@ class Reader:
         now = max(before, _clock())
         if at == begun and start["now"] is not None:
             is_due = self._tick is not None and now >= before + self._tick
-            # To catch up, the clock is told once, for what is due since the last run.
+            # A run until caught up advances the clock once, which fires the triggers that came due since the last run.
             if not is_due or (self._target is not None and self._told):
                 return start
         self._told = True
         return {"now": now, "at": {**start["at"], **at}, "tables": self._tables.now()}
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
-        """What is read between two offsets, in about equal parts, and in the order of arrival."""
+        """The tasks that read between two offsets, of about equal size and in the order of arrival."""
         splits: list[tuple[int, Split]] = []
         for number in self._reads.sources:
             key = self._inputs[number].id
@@ -145,18 +145,17 @@ class Reader:
             if first != last:
                 splits += [(number, split) for split in self._sources[key].splits(first, last)]
         times: dict[int, Times] = {}
-        if (
-            end["now"] is not None
-        ):  # checkpoints begun on nothing once held a first batch without a time: it does nothing
+        # Old checkpoints that were begun without input may hold a first batch without a time: it does nothing.
+        if end["now"] is not None:
             times = {number: self._times(self._job.stages[number], start, end) for number in self._reads.stages}
         shares = _shares(splits, self._reads.cores) or [[]]
         tables = tuple(sorted(self._tables.paths(end.get("tables", {})).items()))
         tasks = [Task(number, share, self._read_by(share, times), tables) for number, share in enumerate(shares)]
-        tasks[0].times = times  # the clock is told to every output, also to those that nothing came for
+        tasks[0].times = times  # every output receives the clock, even without input
         return tasks
 
     def _position(self, key: str, offset: dict[str, Any]) -> Any:
-        """Where a source is at an offset; one that came later begins now."""
+        """The position of a source at an offset; a source that was added later begins at its start."""
         return offset["at"][key] if key in offset["at"] else self._sources[key].start()
 
     def _read_by(self, share: list[tuple[int, Split]], times: dict[int, Times]) -> dict[int, Times]:
@@ -164,7 +163,7 @@ class Reader:
         return {n: at for n, at in times.items() if read & set(self._job.stages[n].inputs)}
 
     def _times(self, stage: Stage, start: dict[str, Any], end: dict[str, Any]) -> Times:
-        """The clock of a stage: that of its scripts, if it has any."""
+        """The clock of a stage: that of its script, if it has one."""
         for key in stage.inputs:
             reader = self._sources.get(key)
             if isinstance(reader, Scripted):
@@ -174,7 +173,7 @@ class Reader:
         return Times(end["now"] if start["now"] is None else start["now"], end["now"])
 
     def tasks_of_all(self) -> list[Task]:
-        """What a batch reads: everything there is, and then the watermark at the end of time."""
+        """The tasks of a batch: they read everything available, with the watermark at the end of time."""
         tasks = self.tasks(self.start(), self.end())
         for task in tasks:
             task.times = dict.fromkeys(task.times, Times(0, 0, END_OF_TIME))
@@ -182,7 +181,7 @@ class Reader:
 
 
 def read_messages(spark: SparkSession, packed: PackedJob, stream: bool) -> DataFrame:
-    """What the edges send to the shards: one Spark source for all fused stages, a Spark plan for each other."""
+    """The messages from edges to shards: one Spark source for all fused stages, a Spark plan for each native one."""
     job = packed.job
     frames = []
     if job.plan.fused:
@@ -199,7 +198,7 @@ def read_messages(spark: SparkSession, packed: PackedJob, stream: bool) -> DataF
 
 
 def _load(spark: SparkSession, schema: str, reads: Reads, stream: bool) -> DataFrame:
-    name = f"millrace_{uuid.uuid4().hex}"  # Spark has one name for one source, in all sessions
+    name = f"millrace_{uuid.uuid4().hex}"  # all sessions share the names of data sources
     spark.dataSource.register(_data_source(name, schema, reads))
     return (spark.readStream if stream else spark.read).format(name).load()
 
@@ -208,7 +207,7 @@ def _data_source(called: str, columns: str, reads: Reads) -> type[DataSource]:
     packed, rest = reads.packed.data, (reads.cores, reads.stages, reads.source)
 
     class Sources(DataSource):
-        """The sources of a plan. Some processes only ask for the schema, so Millrace is imported when it is read."""
+        """The sources of a plan. Some processes only ask for the schema, so Millrace is imported on the first read."""
 
         @classmethod
         def name(cls) -> str:
@@ -237,10 +236,10 @@ def _cores(spark: SparkSession) -> int:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The sources of a plan as Spark asks for them, on the driver and in tasks."""
+    """The sources of a plan as a stream reader, on the driver and in tasks."""
 
     def __init__(self, reads: Reads) -> None:
-        """Open nothing yet, as this also travels to tasks."""
+        """Open nothing yet, because the reader is also sent to tasks."""
         self._reads = reads
         self._opened: Reader | None = None
 
@@ -278,10 +277,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class BatchReader(DataSourceReader):
-    """The same, all of it at once."""
+    """The sources of a plan as a batch reader."""
 
     def __init__(self, reads: Reads) -> None:
-        """Open nothing yet, as this also travels to tasks."""
+        """Open nothing yet, because the reader is also sent to tasks."""
         self._reads = reads
 
     @reported
@@ -293,7 +292,7 @@ class BatchReader(DataSourceReader):
 
 
 def _tick(stages: Iterable[Stage]) -> int | None:
-    """How long the clock may stand still while nothing comes; None if nothing goes by it."""
+    """How long the clock may stand still without input; None if no trigger or watermark depends on it."""
     given = list(stages)
     spans = [wait for stage in given if stage.query is not None for wait in waits(stage.query.trigger)]
     idle = [node.estimator.idle for stage in given for node in event_times(stage.stream)]
@@ -315,7 +314,7 @@ def _read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:
 
 
 def _rows(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
-    """The rows of a source as they are, and one that brings the clock and what was set aside."""
+    """The rows of a source, then a control row with the clock and the dead letters."""
     began = time.process_time()
     schema = arrow_schema(source.schema)
     for name, kind in ((ORIGIN, pa.string()), (OFFSET, pa.int64()), (CONTROL, pa.string())):
@@ -357,9 +356,9 @@ def _open(source: Source, job: Job, journal: str) -> SourceFollower:
 
 
 def _shares(splits: list[tuple[int, Split]], cores: int) -> list[list[tuple[int, Split]]]:
-    """Splits in as many runs as there are cores; where that would make long tasks, in twice as many, and so on.
+    """Splits in one share for each core; if those would exceed `_LONG`, in two for each core, and so on.
 
-    A task reads one split after the other, so how much it reads does not decide how much memory it needs.
+    A task reads one split after the other, so its memory does not depend on how much it reads.
     """
     total = sum(split.size for _, split in splits)
     most = total / (cores * max(1, ceil(total / (cores * _LONG))))

@@ -1,7 +1,7 @@
-"""The stream host: a pipeline in micro-batches, on Spark Structured Streaming.
+"""The stream host: runs a pipeline in micro-batches on Spark Structured Streaming.
 
-One Spark query runs the whole pipeline. Its source is `source`, whose tasks send messages to shards; the shards are
-`shards`, in `transformWithState`; what they say goes to the writers, once the whole micro-batch has said it.
+One Spark query runs the whole pipeline. The tasks of its source (`source`) send messages to the shards (`shards`, in
+`transformWithState`). The writers receive the answers of the shards when the whole micro-batch is computed.
 """
 
 import threading
@@ -41,19 +41,19 @@ from millrace.spark.source import read_messages
 from millrace.spark.writers import Delivery, FileWriter, Views, Writer, parse_guarantee
 
 OnBatch = Callable[[BatchProgress, Mapping[str, pa.Table]], None]
-"""What is called after each micro-batch, with how it went and what it answered."""
+"""A callback that receives the progress and the answers of each micro-batch."""
 
 
 PATIENCE = 30.0
-"""How many seconds the micro-batch under way is given to be done when a run is stopped."""
+"""The seconds that the current micro-batch has to finish when a run is stopped."""
 
 
 class StoppedError(Exception):
-    """What a micro-batch is refused with that comes up after the run was told to stop."""
+    """Refuses a micro-batch that Spark starts after the run was stopped."""
 
 
 class StreamRun:
-    """A pipeline that runs."""
+    """A running pipeline."""
 
     def __init__(
         self,
@@ -66,23 +66,23 @@ class StreamRun:
         letters: Writer,
         on_batch: OnBatch | None,
     ) -> None:
-        """Everything but Spark's query and the lock of the checkpoint, which `start` adds."""
+        """Everything except Spark's query and the lock of the checkpoint, which `start` adds."""
         self._pipeline, self._plan, self._checkpoint, self._delivery = pipeline, plan, checkpoint, delivery
         self._views, self._writers, self._letters = views, writers, letters
         self._on_batch = on_batch
         self._failure: BaseException | None = None
         self._beginning = threading.Lock()
         self._begun: int | None = None
-        """The last micro-batch that was begun."""
+        """The last micro-batch that was started."""
         self.is_stopped = False
-        """Whether it was told to stop."""
+        """Whether `stop` was called."""
         self.query: StreamingQuery
         self.lock: IO[bytes]
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end, at most so many seconds; whether it has come. Raises what went wrong, if something did."""
+        """Wait at most `timeout` seconds; return whether the run has ended. Raises the error of a failed run."""
         try:
-            # It takes parts of a second, though it does not say so.
+            # It accepts fractions of a second, although its type does not say so.
             ended = self.query.awaitTermination(timeout)  # type: ignore[arg-type]
         except PySparkException as error:
             failure = self._failure or error
@@ -95,26 +95,26 @@ class StreamRun:
         return ended is not False
 
     def stop(self, patience: float = PATIENCE) -> None:
-        """End it: no further micro-batch is begun, and the one under way is done and committed first.
+        """Stop the run: the current micro-batch finishes and commits, and no further one is started.
 
-        One that is not done within so many seconds is cut off, and run again the next time.
+        A micro-batch that does not finish within `patience` seconds is cancelled, and repeated by the next run.
         """
         with self._beginning:
             self.is_stopped = True
         deadline = time.monotonic() + patience
         while not self._is_committed() and self.query.isActive and time.monotonic() < deadline:
             time.sleep(0.02)
-        with suppress(PySparkException, Py4JError):  # it does not end in time: a sink that does not return holds it up
+        with suppress(PySparkException, Py4JError):  # a sink that does not return keeps the query from stopping in time
             self.query.stop()
         if not self.query.isActive:
             self.lock.close()
 
     def _is_committed(self) -> bool:
-        """Whether all that was begun is done, as far as Spark knows."""
+        """Whether Spark has committed the last micro-batch that was started."""
         return self._begun is None or self._checkpoint.commits(self._begun).exists()
 
     def take_batch(self, frame: DataFrame, batch: int) -> None:
-        """What Spark calls with what the shards of a micro-batch say."""
+        """Deliver the messages that the shards of a micro-batch sent; Spark calls this."""
         try:
             with self._beginning:
                 if self.is_stopped:
@@ -127,10 +127,10 @@ class StreamRun:
 
     def _take(self, frame: DataFrame, batch: int) -> None:
         began = time.monotonic()
-        # Also a batch whose answers are there already has to run, as the state is its work too.
+        # A batch whose answers are stored already must run too, because it also updates the state.
         gathered = gather(self._plan, frame.toArrow())
         ran = time.monotonic()
-        # What was read must be known for as long as what was answered.
+        # The logged offsets must be as durable as the answers.
         for logged in (self._checkpoint.offsets(batch), self._checkpoint.offsets(batch).parent):
             sync(logged)
         writes = [partial(writer.write, gathered.answers[name]) for name, writer in self._writers.items()]
@@ -160,14 +160,14 @@ def start(
     fuse: bool = True,
     on_batch: OnBatch | None = None,
 ) -> StreamRun:
-    """Run a pipeline in micro-batches, going on from its checkpoint if it has one.
+    """Run a pipeline in micro-batches, from its checkpoint if there is one.
 
-    What the views answer goes to `views`, if that is given, and in any case to `on_batch`. A micro-batch is run as
-    soon as there is something to do, or every `interval`. With `until_caught_up` it ends by itself when all that is
-    there has been taken in. Topics are those of `log`; a micro-batch takes as many of their records as it can take in
-    within `latency`, about, at the speed of those before it. Unless it `reports`, the log does not know that it reads.
-    `lookups` holds the tables that are neither given nor in files, by name. With `fuse=False` the edge is Spark's own
-    plan even where it could be fused.
+    The answers of views go to `views`, if given, and always to `on_batch`. A micro-batch runs as soon as there is
+    something to do, or every `interval`. With `until_caught_up` the run ends when it has processed everything that was
+    available at its start. Topics are those of `log`; a micro-batch reads about as many of their records as it can
+    process within `latency`, at the speed of the micro-batches before it. Without `reports`, the run reports no offsets
+    to the log. `lookups` holds the tables that have neither rows nor a file, by name. With `fuse=False` every edge is
+    native, even if it could be fused.
     """
     promised = parse_guarantee(guarantee)
     given = scripts or {}

@@ -1,7 +1,7 @@
-"""The fused edges inside a Spark task: splits of sources in, messages to the shards out.
+"""The fused edges inside a Spark task: they read splits of sources and send messages to the shards.
 
-A bundle is decoded once and taken in by every output that reads its source. Records that do not fit, and rows that have
-no value somewhere, become dead letters; the rest go on.
+A bundle is decoded once and processed by every output that reads its source. Records that do not fit the schema, and
+rows for which an expression has no value, become dead letters; the others are processed.
 """
 
 import json
@@ -36,12 +36,12 @@ from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PARTIALS, ROWS
 from millrace.spark.snapshots import read_snapshot
 
 DEDUP_SHARD = 0
-"""The shard that does the dedup of an output that has one, and all that comes after it."""
+"""The shard that runs the dedup of an output, and all operators after it."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """What a task has for one output so far."""
+    """The rows and event times that a task has collected for one output."""
 
     rows: list[pa.Table] = field(default_factory=list)
     seen: dict[int, Seen] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Letters:
-    """Records that a task sets aside."""
+    """The dead letters of one bundle."""
 
     source: Source
     bundle: Bundle
@@ -57,10 +57,10 @@ class Letters:
     rows: list[dict[str, Any]] = field(default_factory=list)
     places: set[int] = field(default_factory=set)
     whole: pa.Table | None = None
-    """All columns of the records, read once something is set aside."""
+    """All columns of the records, read for the first dead letter."""
 
     def add(self, place: int, reason: str) -> None:
-        """Set a record aside, once, however many outputs it does not suit."""
+        """Make a record a dead letter, once, however many outputs reject it."""
         if place in self.places:
             return
         self.places.add(place)
@@ -92,7 +92,7 @@ class FusedReader:
         self._readers = [Reading(fused, source, tables) for source in job.sources]
 
     def messages(self, splits: Sequence[tuple[int, Split]], times: dict[int, Times], task: int) -> list[Message]:
-        """What the shards are to know of some splits, each of a source by its number; times are the stages'."""
+        """The messages to the shards for some splits, each with the number of its source; `times` is by stage."""
         began = time.process_time()
         sent = {number: Sent() for number in times}
         letters: list[dict[str, Any]] = []
@@ -130,7 +130,7 @@ class FusedReader:
 
 
 class Reading:
-    """One source, and the outputs that are fused to it."""
+    """One source and the fused outputs that read it."""
 
     def __init__(self, fused: Sequence[tuple[int, Stage]], source: Source, tables: Mapping[str, pa.Table]) -> None:
         """Prepare the statements of stages, by number."""
@@ -141,10 +141,10 @@ class Reading:
         self.wanted = {name for _, stage in fused for name in columns_read(stage.of)}
         self._decoder: JsonDecoder | None = None
         self._is_clean = True
-        """Whether nothing was set aside of the last bundle."""
+        """Whether the last bundle had no dead letters."""
 
     def take(self, bundle: Bundle, split: Split, sent: dict[int, Sent]) -> list[dict[str, Any]]:
-        """Take in the bundle of a split for every output; the dead letters."""
+        """Process the bundle of a split for every output, and return the dead letters."""
         if not len(bundle):
             return []
         letters = Letters(self._source, bundle, split)
@@ -156,9 +156,9 @@ class Reading:
         return letters.rows
 
     def _take_at_once(self, texts: pa.Array, sent: dict[int, Sent]) -> bool:
-        """Decode and aggregate in one statement, if one output reads the source; False if a record is to be set aside.
+        """Decode and aggregate in one statement, if only one output reads the source; whether that succeeded.
 
-        Nothing was taken in then, and each record has to be looked at.
+        Otherwise nothing was processed, and each record must be checked.
         """
         if len(self._takers) != 1 or not look_like_objects(texts):
             return False
@@ -170,20 +170,20 @@ class Reading:
     ) -> None:
         rows = rows.append_column(ROW_NUMBER, pa.array(places))
         for name in self._source.schema.names:
-            if name not in rows.column_names:  # it was not wanted
+            if name not in rows.column_names:  # no output reads it
                 rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
         for taker in self._takers:
             taker.take(rows, sent[taker.number], letters)
 
     def _made_ready(self) -> JsonDecoder:
-        """The decoder, which not every schema has."""
+        """The decoder, created when it is first needed, because not every schema has one."""
         if self._decoder is None:
             self._decoder = JsonDecoder(self._source.schema, self.wanted)
         return self._decoder
 
 
 class Taker:
-    """One output, fused to one source."""
+    """One output that is fused to one source."""
 
     def __init__(self, number: int, stage: Stage, source: Source, tables: Mapping[str, pa.Table]) -> None:
         """Prepare the statement. Raises CannotFuseError if there is none."""
@@ -198,7 +198,7 @@ class Taker:
         self._panes = Panes(of) if isinstance(of, Query) and self._fused.lifts else None
 
     def take(self, rows: pa.Table, sent: Sent, letters: Letters) -> None:
-        """Take in rows; those that have no value somewhere, or no event time, are set aside."""
+        """Process rows; those without an event time, or without a value for an expression, become dead letters."""
         if not len(rows):
             return
         try:
@@ -213,7 +213,7 @@ class Taker:
             letters.add(place, reason)
 
     def _take_halves(self, rows: pa.Table, sent: Sent, letters: Letters, error: str) -> None:
-        """The last resort, for a value that DuckDB fails on where it should not: only its row is set aside."""
+        """Bisect rows on which DuckDB fails unexpectedly, so that only the failing row becomes a dead letter."""
         if len(rows) == 1:
             letters.add(rows[ROW_NUMBER][0].as_py(), error)
             return
@@ -222,7 +222,7 @@ class Taker:
         self.take(rows.slice(half), sent, letters)
 
     def take_texts(self, texts: pa.Array, decoder: JsonDecoder, sent: Sent) -> bool:
-        """Take in records that are not decoded yet; False, and nothing was taken in, if one is to be set aside."""
+        """Process records that are not decoded yet; False, with nothing processed, if a record may be a dead letter."""
         if not self._fused.is_one_statement:
             return False
         if self._from_texts is None:
@@ -234,13 +234,13 @@ class Taker:
             taken = self._from_texts.take(records)
         except ROW_ERRORS:
             return False
-        # Where a table has no row that matters, DuckDB does not read on.
+        # If a joined table has no matching row, DuckDB may not read all records, so not all were checked.
         if taken.timeless or taken.bad or (self._from_texts.has_tables and not len(taken.rows)):
             return False
         return self._add(taken, sent, None)
 
     def _add(self, taken: Taken, sent: Sent, letters: Letters | None) -> bool:
-        """Whether it was taken in: not if a row is to be set aside and there are no letters to do so."""
+        """Add a result; False, with nothing added, if a row must become a dead letter but `letters` is None."""
         rows = taken.rows
         if len(rows) and self._panes is not None:
             rows, failed = lifted(self._panes, rows)
@@ -259,7 +259,7 @@ class Taker:
 
 
 def decoded(decoder: JsonDecoder, letters: Letters) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """The rows of a bundle of texts and their places in it; what does not fit is set aside."""
+    """The rows of a bundle of texts and their indexes in it; records that do not fit become dead letters."""
     rows, misfits = decoder.decode(letters.bundle.texts)
     for misfit in misfits:
         letters.add(misfit.row, misfit.reason)
@@ -284,9 +284,9 @@ def by_shard(
 
 
 def lifted(panes: Panes, rows: pa.Table) -> tuple[pa.Table, dict[int, str]]:
-    """Rows that are not aggregated yet, as partials; and which rows a function of the user's has no value for, and why.
+    """The partials of unaggregated rows, and the rows for which a user's function has no value, with the reasons.
 
-    Those are left out.
+    The partials leave those rows out.
     """
     if not len(rows):
         return pa.table({}), {}
@@ -322,7 +322,7 @@ def _lifted(panes: Panes, rows: pa.Table) -> pa.Table:
 
 @lru_cache(8)
 def reader_of(packed: PackedJob, tables: tuple[tuple[str, str], ...]) -> FusedReader:
-    """The fused edges of a job, with tables by the paths of their snapshots, prepared once in a worker."""
+    """The fused edges of a job, with tables by the paths of their snapshots, cached in the worker."""
     return FusedReader(packed.job, {name: read_snapshot(path) for name, path in tables})
 
 

@@ -1,7 +1,7 @@
-"""Expressions that may have no value for a row, in a Spark plan.
+"""Expressions in a Spark plan that may have no value for a row.
 
-Under ANSI rules Spark stops the whole query at such a row. Its own `TryEval` catches that row by row, but has no name
-in SQL, so it is made by way of Java. Around a struct it tells a NULL from a value that is missing.
+Under ANSI rules Spark fails the whole query at such a row. Spark's `TryEval` catches the error row by row, but has no
+name in SQL, so it is created through Java. Around a struct it distinguishes a NULL from a missing value.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql.classic.column import Column as ClassicColumn
 
 SETTINGS = {"spark.sql.subexpressionElimination.enabled": "false"}
-"""Else Spark computes what two expressions share once, before both, and outside of what catches."""
+"""Otherwise Spark computes a common subexpression once, before both expressions and outside of `TryEval`."""
 
 
 def tried(spark: SparkSession, sql: str) -> Column:
@@ -20,7 +20,7 @@ def tried(spark: SparkSession, sql: str) -> Column:
 
 
 def all_tried(spark: SparkSession, texts: Iterable[str]) -> list[Column]:
-    """The same of each expression. To find what makes them takes many calls to Java, so it is found once."""
+    """`tried` for each expression. Looking up the Java classes takes many calls, so they are looked up once."""
     java: Any = spark._jvm
     parse = spark._jsparkSession.sessionState().sqlParser().parseExpression
     catching = java.org.apache.spark.sql.catalyst.expressions.TryEval

@@ -1,4 +1,4 @@
-"""Trouble of the machine, told by error numbers and classes: disk, memory, open files, network, locks."""
+"""Machine errors, identified by error numbers and classes: disk, memory, open files, network, locks."""
 
 import errno
 import os
@@ -48,7 +48,7 @@ _BY_SQLITE_CODE = {
 
 
 def machine_trouble(error: BaseException | None) -> MachineError | None:
-    """The error as trouble of the machine, if it or what it was raised from is that; else None."""
+    """The MachineError for an error or one of its causes; None if none of them is a machine error."""
     while error is not None:
         number = _number(error)
         if number is not None:
@@ -58,13 +58,13 @@ def machine_trouble(error: BaseException | None) -> MachineError | None:
 
 
 def by_number(number: int, file: object = None) -> MachineError:
-    """What an error number of the system means, about a file where one is known."""
+    """The MachineError for a system error number, with the file if it is known."""
     problem, advice = _BY_NUMBER.get(number, (os.strerror(number), NOTHING_LOST))
     return MachineError(problem if file is None else f"{problem}: {file}", advice)
 
 
 def _number(error: BaseException) -> int | None:
-    """The error number of the system that an error amounts to."""
+    """The system error number that corresponds to an error."""
     if isinstance(error, OSError):
         return error.errno if error.errno in _BY_NUMBER else None
     if isinstance(error, sqlite3.Error):
@@ -73,7 +73,7 @@ def _number(error: BaseException) -> int | None:
         return errno.ENOMEM
     if isinstance(error, duckdb.IOException):
         return errno.EIO
-    postgresql = sys.modules.get("psycopg")  # its errors can only come up where it was imported
+    postgresql = sys.modules.get("psycopg")  # its errors can only occur if it was imported
     if postgresql is not None and isinstance(error, postgresql.OperationalError):
         full = isinstance(error, postgresql.errors.DiskFull)
         return errno.ENOSPC if full else errno.ECONNREFUSED

@@ -1,4 +1,4 @@
-"""Firings that had no answer, as dead letters: which output, which key and window, and why."""
+"""Dead letters for firings that had no value: the output, the key and window, and the reason."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from millrace.plan.plan import Stage
 
 
 def letters_of(stage: Stage, failed: pa.Table | None) -> list[dict[str, Any]]:
-    """A letter for each; its value is the key and the window as JSON."""
+    """One dead letter for each failed firing; its value is the key and the window as JSON."""
     query = stage.query
     if failed is None or query is None:
         return []

@@ -1,9 +1,9 @@
-"""Where answers go, a micro-batch at a time, and how often.
+"""Writers of answers, one micro-batch at a time, and delivery guarantees.
 
-A writer is given the answers of a micro-batch with a commit: the pipeline and the id of the batch. Spark runs a batch
-that was cut off again, under the same id and with the same answers, so a writer that finds the commit there already
-does nothing: that is exactly-once. At-least-once writes without looking. At-most-once notes the commit before the
-writing, and does not write what is noted.
+A writer receives the answers of a micro-batch with a commit: the pipeline, the checkpoint and the id of the batch.
+Spark repeats an interrupted batch under the same id and with the same answers, so a writer that finds the commit stored
+does nothing: that is exactly-once. At-least-once writes without checking. At-most-once records the batch before it
+writes, and does not write a recorded batch.
 """
 
 import os
@@ -30,7 +30,7 @@ from millrace.spark.crash import reach
 
 
 class Guarantee(StrEnum):
-    """How often an answer arrives when something dies."""
+    """How often an answer is delivered despite failures."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
@@ -45,34 +45,34 @@ def parse_guarantee(text: str) -> Guarantee:
 
 
 class Writer(Protocol):
-    """Somewhere that answers go."""
+    """Writes answers to one sink."""
 
     def write(self, answers: pa.Table, commit: Commit, once: bool) -> None:
-        """Write the answers of a micro-batch; if `once`, together with the commit, and not if that is there."""
+        """Write the answers of a micro-batch; if `once`, together with the commit, unless that is stored already."""
 
     def replace(self, answers: pa.Table) -> None:
-        """Write the answers of a batch, in place of all that was there."""
+        """Replace all earlier answers with those of a batch."""
 
 
 class Views(Protocol):
-    """Where the answers of all views of a pipeline are kept."""
+    """Stores the answers of all views of a pipeline."""
 
     def write(self, answers: Mapping[str, pa.Table], commit: Commit, once: bool) -> None:
-        """Take in the answers of a micro-batch, by view, in one transaction; `once` is as for a writer."""
+        """Store the answers of a micro-batch, by view, in one transaction; `once` is as for a writer."""
 
     def replace(self, answers: Mapping[str, pa.Table]) -> None:
-        """Hold the answers of a batch, in place of all that was there."""
+        """Replace all stored answers with those of a batch, by view."""
 
 
 class Delivery:
-    """Answers to where they go, with a guarantee."""
+    """Delivers answers to writers with a guarantee."""
 
     def __init__(self, pipeline: str, checkpoint: str, guarantee: Guarantee, noted: Path) -> None:
-        """`noted` is the file of what was begun, for at-most-once."""
+        """`noted` is the file with the last batch begun, for at-most-once."""
         self._pipeline, self._checkpoint, self._guarantee, self._noted = pipeline, checkpoint, guarantee, noted
 
     def deliver(self, batch: int, writes: Iterable[Callable[[Commit, bool], None]]) -> None:
-        """Write what a micro-batch answers, by calls that are given the commit, and whether it must be once."""
+        """Write the answers of a micro-batch; each write receives the commit and the flag `once`."""
         reach("sink before write")
         if self._guarantee is Guarantee.AT_MOST_ONCE and not self._begin(batch):
             return
@@ -81,7 +81,7 @@ class Delivery:
         reach("sink after write")
 
     def _begin(self, batch: int) -> bool:
-        """Note that a batch is begun; False if it was before, so that it may have been written."""
+        """Record that a batch is begun; False if it was begun before, so that it may have been written."""
         if self._noted.exists() and int(self._noted.read_text()) >= batch:
             return False
         write_whole(self._noted, lambda path: path.write_text(str(batch)))
@@ -89,10 +89,10 @@ class Delivery:
 
 
 class FileWriter:
-    """Files in a folder, one a micro-batch that answers something. A file that is there is whole."""
+    """Files in a folder, one for each micro-batch that has answers. A visible file is complete."""
 
     def __init__(self, folder: str, format: str) -> None:
-        """Make the folder if it is not there."""
+        """Create the folder if it does not exist, and remove incomplete files."""
         self._folder, self._format = Path(folder), format
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ class FileWriter:
             raise MachineError(f"cannot write to the folder {folder}: {error.strerror}", NOTHING_LOST) from None
 
     def write(self, answers: pa.Table, commit: Commit, once: bool) -> None:
-        """Write a file named by the commit, or, if it need not be once, by that and by who writes it."""
+        """Write a file named by the commit; unless `once`, the name also holds the process id."""
         if not len(answers):
             return
         name = f"{commit.pipeline}-{commit.checkpoint}-{commit.batch:09}"
@@ -131,10 +131,10 @@ class FileWriter:
 
 
 class TableWriter:
-    """A table of an SQLite database: a row for each change of an answer."""
+    """A table of an SQLite database, with a row for each change of an answer."""
 
     def __init__(self, path: str, table: str, schema: Schema) -> None:
-        """Make the table if it is not there. Refuses one with other columns."""
+        """Create the table if it does not exist. Refuses one with other columns."""
         self._path, self._table = path, table
         names = [*schema.names, *free_names(schema.names, ["batch"])]
         lower = [name.lower() for name in names]
@@ -160,7 +160,7 @@ class TableWriter:
                 )
 
     def write(self, answers: pa.Table, commit: Commit, once: bool) -> None:
-        """Add rows in one transaction, with the commit if it is to be once."""
+        """Insert rows in one transaction, with the commit if `once`."""
         with self._transaction() as database:
             if once:
                 key = (commit.pipeline, commit.checkpoint, self._table)
@@ -174,7 +174,7 @@ class TableWriter:
             reach("sink during write")
 
     def replace(self, answers: pa.Table) -> None:
-        """Put rows in place of all others, in one transaction."""
+        """Replace all rows in one transaction."""
         with self._transaction() as database:
             database.execute(f'DELETE FROM "{self._table}"')
             self._insert(database, answers, 0)
@@ -196,59 +196,59 @@ class TableWriter:
 
 
 class FunctionWriter:
-    """A function of the user's. It may be called twice with a batch id, and can tell by it."""
+    """A user's function. It may be called twice for one batch, and can detect that by the batch id."""
 
     def __init__(self, function: Callable[[list[Mapping[str, Any]], int], None]) -> None:
         self._function = function
 
     def write(self, answers: pa.Table, commit: Commit, once: bool) -> None:
-        """Call it, if there is anything to say."""
+        """Call the function if there are answers."""
         if len(answers):
             self._function(answers.to_pylist(), commit.batch)
 
     def replace(self, answers: pa.Table) -> None:
-        """Call it once."""
+        """Call the function once, with batch id 0."""
         self._function(answers.to_pylist(), 0)
 
 
 class TopicWriter:
-    """A topic of the log: a record of JSON for each change of an answer."""
+    """A topic of the log, with a JSON record for each change of an answer."""
 
     def __init__(self, log: str, topic: str) -> None:
-        """Refuses a topic that is not there."""
+        """Refuses a topic that does not exist."""
         self._log, self._topic = Log(log), topic
         self._log.topic(topic)
 
     def write(self, answers: pa.Table, commit: Commit, once: bool) -> None:
-        """Append the answers; the log itself knows an append that it has."""
+        """Append the answers; if `once`, the producer's sequence number makes a repeated append idempotent."""
         if len(answers):
             producer = f"{commit.pipeline}-{commit.checkpoint}" if once else None
             self._log.append(self._topic, _lines(answers), producer=producer, sequence=commit.batch if once else None)
 
     def replace(self, answers: pa.Table) -> None:
-        """Append the answers: what is in a log stays."""
+        """Append the answers: records of a topic are never replaced."""
         if len(answers):
             self._log.append(self._topic, _lines(answers))
 
 
 class ObjectWriter:
-    """A sink of the user's own."""
+    """A user's `CustomSink`."""
 
     def __init__(self, sink: CustomSink) -> None:
         self._sink = sink
 
     def write(self, answers: pa.Table, commit: Commit, once: bool) -> None:
-        """Give the sink the answers with the commit, which it stores once whatever the guarantee is."""
+        """Pass the answers and the commit to the sink, which stores them once whatever the guarantee is."""
         if len(answers):
             self._sink.write(answers, commit)
 
     def replace(self, answers: pa.Table) -> None:
-        """Give the sink the answers of a batch."""
+        """Pass the answers of a batch to the sink."""
         self._sink.replace(answers)
 
 
 def writer_of(sink: Sink, schema: Schema, log: str) -> Writer:
-    """What writes to a sink."""
+    """The writer of a sink."""
     match sink:
         case FileSink(path, format):
             return FileWriter(path, format)
@@ -266,7 +266,7 @@ def writer_of(sink: Sink, schema: Schema, log: str) -> Writer:
 
 @contextmanager
 def _clear(what: str) -> Iterator[None]:
-    """Errors of the machine as errors that say what to do."""
+    """Raise system and SQLite errors as machine errors with advice."""
     try:
         yield
     except (OSError, sqlite3.OperationalError) as error:
@@ -281,7 +281,7 @@ def _affinity(type: str) -> str:
 
 
 def _plain(column: pa.ChunkedArray) -> list[Any]:
-    """Values as SQLite has them: times and what is made of parts as text."""
+    """Values as SQLite stores them: temporal, decimal and nested values as text."""
     values = column.to_pylist()
     kind = column.type
     if pa.types.is_nested(kind):
