@@ -1,6 +1,6 @@
 """A source in memory: rows that a test provides, and the times at which they arrive.
 
-    Script([Happening([{"k": "a", "at": ...}]), Happening(watermark=12 * SECOND), Happening(now=5 * SECOND)])
+    MemoryScript([Happening([{"k": "a", "at": ...}]), Happening(watermark=12 * SECOND), Happening(now=5 * SECOND)])
 
 A micro-batch reads one happening. A script that is not timed uses the clock of the host that runs it.
 """
