@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
@@ -13,7 +14,7 @@ from millrace import Pipeline, agg, files, log, memory, on, table, to_files, to_
 from millrace.model.aggregate import Aggregate
 from millrace.model.errors import PipelineError
 from millrace.model.query import Query
-from millrace.model.stream import Node, Stream
+from millrace.model.stream import EventTime, Node, Stream, Where
 from millrace.panes.columns import columnar
 from millrace.plan.compile import PlanSettings, compile, stage_of
 from millrace.plan.explain import as_text
@@ -145,6 +146,16 @@ def test_what_may_change(changes: dict[str, Any]) -> None:
 def test_what_must_not_change(changes: dict[str, Any]) -> None:
     assert print_of(hourly(**changes)) != print_of(hourly())
     assert print_of(hourly(**changes)) == print_of(hourly(**changes)), "equal for equal queries"
+
+
+def test_a_type_that_only_spark_knows_is_no_part_of_it() -> None:
+    """A replay that was stopped is found again before Spark has said what types there are."""
+    built = hourly(stream=PLAYS.where("hash(user) > 1").event_time("at", delay="10s"))
+    assert isinstance(built.stream, EventTime)
+    where = built.stream.parent
+    assert isinstance(where, Where)
+    settled = replace(where, condition=replace(where.condition, type="another type"))
+    assert print_of(replace(built, stream=replace(built.stream, parent=settled))) == print_of(built)
 
 
 def of_fold(add: Callable[[Any, Any], Any], version: str | None = None) -> str:

@@ -1,6 +1,6 @@
 """Triggers: the conditions under which a window answers.
 
-Users import this module as `on`: `on.watermark(early=on.every("10s"), late=on.each())`. A trigger holds configuration
+Users import these functions as `millrace.on`: `on.watermark(early=on.every("10s"), late=on.each())`. A trigger holds configuration
 only; the engine holds its state in each window. The table in docs/transcripts.md defines each trigger, and
 `reference.py` implements it.
 """
@@ -10,26 +10,6 @@ from typing import TypeAlias, assert_never
 
 from millrace.model.duration import END_OF_TIME, Duration, format_duration, parse_duration, parse_positive
 from millrace.model.errors import refuse, shown
-
-__all__ = [
-    "after",
-    "all_of",
-    "any_of",
-    "default",
-    "each",
-    "elements",
-    "every",
-    "in_order",
-    "never",
-    "repeat",
-    "until",
-    "watermark",
-]
-
-
-def __dir__() -> list[str]:
-    """The names that completion of `on.` offers."""
-    return __all__
 
 
 @dataclass(frozen=True, slots=True)

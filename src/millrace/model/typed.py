@@ -151,4 +151,3 @@ def _is_widening(source: str, target: str) -> bool:
 
 
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19, "BOOLEAN": 1}
-_FALLIBLE = ("div", "intdiv", "mod", "index", "timestamp_seconds", "timestamp_millis", "timestamp_micros")

@@ -26,14 +26,7 @@ from millrace.model.duration import (
 from millrace.model.errors import MillraceError, NoValueError, because, refuse, shown, unknown
 from millrace.model.version import check_version
 
-__all__ = ["all_time", "calendar", "count", "custom", "fixed", "session", "sliding"]
-
 Row: TypeAlias = Mapping[str, Any]
-
-
-def __dir__() -> list[str]:
-    """The names that completion of `window.` offers."""
-    return __all__
 
 
 _MOST_WINDOWS = 100_000

@@ -97,8 +97,8 @@ def canonical(value: Any) -> Any:
             return {"is": type(value).__name__, "value": str(value)}
         case bytes():
             return {"is": "bytes", "value": value.hex()}
-        case Expression(sql=sql, type=type_):
-            return {"sql": sql, "type": type_}
+        case Expression(sql=sql):
+            return {"sql": sql}  # its type follows from that and the schema, and may not be known before Spark starts
         case Schema():
             return str(value)
         case Mapping():

@@ -119,14 +119,6 @@ class Plan:
         """The numbers of the other stages: each has Spark sources of its own."""
         return tuple(number for number, stage in enumerate(self.stages) if not stage.is_fused)
 
-    def source(self, id: str) -> Source:
-        """The source of an id."""
-        return next(each.source for each in self.sources if each.id == id)
-
-    def output(self, id: str) -> PlannedOutput:
-        """The output of an id."""
-        return next(each for each in self.outputs if each.id == id)
-
     def fingerprint(self) -> dict[str, Any]:
         """What must not change between two runs from one checkpoint, as JSON values."""
         from millrace.plan.fingerprint import fingerprint_of
