@@ -1,8 +1,8 @@
 """Triggers: the conditions under which a window answers.
 
-Users import these functions as `millrace.on`: `on.watermark(early=on.every("10s"), late=on.each())`. A trigger holds configuration
-only; the engine holds its state in each window. The table in docs/transcripts.md defines each trigger, and
-`reference.py` implements it.
+The public names are in `millrace.on`: `on.watermark(early=on.every("10s"), late=on.each())`. A trigger holds
+configuration only; the engine holds its state in each window. The table in docs/transcripts.md defines each trigger,
+and `reference.py` implements it.
 """
 
 from dataclasses import dataclass
