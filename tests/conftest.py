@@ -7,8 +7,9 @@ from pyspark.sql import SparkSession
 
 import kills
 import postgres as servers
+import quick_java
 from examples import FULL
-from killed import Clean, clean_run
+from killed import Answers, clean_run
 from millrace.spark import session
 from processes import ByFixture
 
@@ -45,7 +46,21 @@ def nothing_goes_on() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def java(pytestconfig: pytest.Config) -> None:
+    """The quick Java, for Spark sessions of this process and of those that it starts."""
+    assert pytestconfig.cache is not None
+    os.environ.update(quick_java.variables(pytestconfig.cache.mkdir("java")))
+
+
+@pytest.fixture(autouse=True)
+def java_for_spark(request: pytest.FixtureRequest) -> None:
+    """Give the quick Java to each test that starts Spark."""
+    if request.node.get_closest_marker("spark"):
+        request.getfixturevalue("java")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, java: None) -> Iterator[SparkSession]:
     """The one Spark session of all tests."""
     if "PYTEST_XDIST_WORKER" in os.environ:  # the processes of a run share the folder above
         (tmp_path_factory.getbasetemp().parent / "spark session").touch(exist_ok=False)
@@ -63,6 +78,6 @@ def postgres() -> Iterator[servers.Postgres]:
 
 
 @pytest.fixture(scope="session")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
-    """One run that nobody disturbs, for all tests that kill."""
+def clean(tmp_path_factory: pytest.TempPathFactory, java: None) -> Answers:
+    """The answers of one run that nobody disturbs, for all tests that kill."""
     return clean_run(tmp_path_factory.mktemp("clean"))

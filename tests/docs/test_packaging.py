@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import millrace
+import quick_java
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -118,7 +119,7 @@ def test_the_wheel_runs_a_pipeline_in_an_empty_environment(tmp_path: Path) -> No
     # The versions without their hashes: with one hash, pip wants one for the wheel, too.
     pinned = re.findall(r"^[^\s#]+==[^\\\n]*", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
     versions.write_text("\n".join(pinned) + "\n")
-    environment = {key: value for key, value in os.environ.items() if key not in ("JAVA_HOME", "PYTHONPATH")}
+    environment = {key: value for key, value in os.environ.items() if key not in (*quick_java.SET, "PYTHONPATH")}
     environment["JAVA_HOME"] = str(tmp_path / "no-java")
 
     def ran(*command: str | Path, folder: Path = tmp_path) -> str:

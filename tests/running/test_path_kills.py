@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from killed import Clean
 from kills import Process
 from millrace.eventlog.topics import Log
 from millrace.views.store import open_store
@@ -71,7 +70,7 @@ def send(folder: Path, number: int, kills: int) -> None:
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_nothing_is_lost_and_nothing_is_there_twice(
-    kind: str, tmp_path: Path, clean: Clean, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = prepared(tmp_path)
     database: Postgres | None = request.getfixturevalue("postgres") if kind == "postgresql" else None
@@ -81,7 +80,7 @@ def test_nothing_is_lost_and_nothing_is_there_twice(
                    cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)  # fmt: skip
     send(tmp_path, 0, kills=2)
     pipeline = tmp_path / "path.py"
-    process = Process(pipeline, [], clean.environment)
+    process = Process(pipeline, [])
     process.wait_for_batch(1)
     send(tmp_path, 1, kills=2)
     process.wait_for_batch(2)
@@ -95,13 +94,13 @@ def test_nothing_is_lost_and_nothing_is_there_twice(
     process.kill()
     done = process.batches()
     send(tmp_path, 3, kills=1)  # after the kill, so that the next run has something left to read
-    process = Process(pipeline, [], clean.environment)
+    process = Process(pipeline, [])
     process.wait_for_batch(done + 1)
     if database:
         database.kill()
         database.restart()
     process.kill()
-    Process(pipeline, ["--until-caught-up"], clean.environment).wait()
+    Process(pipeline, ["--until-caught-up"]).wait()
     log = Log(tmp_path / ".millrace" / "log.db")
     assert sum(log.ends("events")) == FILES * RECORDS
     with closing(open_store(store)) as opened:

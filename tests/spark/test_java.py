@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import quick_java
 from millrace.spark.java import java_home
 
 
@@ -50,7 +51,7 @@ def test_spark_starts_on_the_packaged_java(tmp_path: Path) -> None:
         "print('counted', spark.range(10).count())\n"
         "print('java', spark._jvm.System.getProperty('java.version'))\n"
     )
-    environment = {key: value for key, value in os.environ.items() if key not in ("JAVA_HOME", "PATH")}
+    environment = {key: value for key, value in os.environ.items() if key not in ("JAVA_HOME", *quick_java.SET)}
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**environment, "PATH": str(tmp_path)},

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from kills import Process
-from millrace.spark.session import make_home
 from millrace.spark.writers import Guarantee
 from millrace.views.store import open_store
 
@@ -83,33 +82,18 @@ def written(pipeline: Path) -> Answers:
     return Answers(view, changes, table, *contents)
 
 
-@dataclass(frozen=True)
-class Clean:
-    """What a run that nobody disturbs answers, and an environment in which Java starts faster than it did."""
-
-    answers: Answers
-    environment: Mapping[str, str]
-
-
-def start(pipeline: Path, guarantee: str, environment: Mapping[str, str]) -> Process:
+def start(pipeline: Path, guarantee: str, environment: Mapping[str, str] | None = None) -> Process:
     options = ["--until-caught-up", "--checkpoint", "checkpoint", "--guarantee", guarantee]
-    return Process(pipeline, options, environment)
+    return Process(pipeline, options, environment or {})
 
 
-def clean_run(folder: Path) -> Clean:
-    """Run the pipeline once without disturbing it, and keep the classes that Java loaded."""
+def clean_run(folder: Path) -> Answers:
+    """The answers of the pipeline when nobody disturbs it."""
     pipeline = prepared(folder / "pipeline")
-    archive = folder / "classes.jsa"
-    # Java keeps the classes that it loaded, so that the many starts to come do not load and check them again.
-    home = folder / "spark"  # the same for all, or the classes are not taken for the same
-    home.mkdir()
-    make_home(home)
-    options = {"SPARK_HOME": str(home), "JAVA_TOOL_OPTIONS": f"-XX:ArchiveClassesAtExit={archive}"}
-    start(pipeline, Guarantee.EXACTLY_ONCE, options).wait()
+    start(pipeline, Guarantee.EXACTLY_ONCE).wait()
     answers = written(pipeline)
     assert len(answers.table) > 100
     assert len(answers.changes) > 100
     assert len(answers.files) > 5
     assert len(answers.letters) == FILES
-    options["JAVA_TOOL_OPTIONS"] = f"-XX:SharedArchiveFile={archive} -XX:TieredStopAtLevel=1"
-    return Clean(answers, options)
+    return answers
