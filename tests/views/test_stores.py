@@ -37,7 +37,7 @@ from millrace import (
 from millrace.model.duration import SECOND
 from millrace.model.query import Query
 from millrace.model.schema import parse_schema
-from millrace.running.views import serving
+from millrace.running.preflight import serving
 from millrace.views import postgresql, sqlite
 from millrace.views.shape import ViewShape, shape_of
 from millrace.views.store import ForgottenError, GenerationState, Store, open_store

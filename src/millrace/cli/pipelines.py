@@ -31,13 +31,13 @@ from millrace.model.pipeline import Pipeline
 from millrace.plan.explain import explain as explained
 from millrace.running.layers import run_batch_layer
 from millrace.running.load import load
+from millrace.running.preflight import serving
 from millrace.running.replay import replay as replayed
 from millrace.running.replay import roll_back
 from millrace.running.run import behind, run_batch, run_stream
 from millrace.running.savepoint import save, start_from
 from millrace.running.settings import Settings
 from millrace.running.status import Status, all_under
-from millrace.running.views import serving
 from millrace.testing.check import BATCH, STREAM, check_all
 from millrace.testing.engines import ENGINES
 from millrace.testing.transcript import Document, read_documents
@@ -101,10 +101,9 @@ def run(
             master,
         )  # fmt: skip
         loaded = load(file, pipeline)
-        home = settings.home(loaded.name)
+        home = settings.home(loaded.name, _called(file, pipeline))
         if from_savepoint is not None:
-            served = _serving(store, loaded)
-            start_from(from_savepoint, home.generation(served), served)
+            start_from(from_savepoint, home, _serving(store, loaded))
         if layer == "batch":
             done = run_batch_layer(console, loaded, home)
         elif mode == "batch":
@@ -123,6 +122,13 @@ def replay(
     store: StoreUrl = STORE,
     latency: Latency = str(DEFAULTS.latency),
     shards: Shards = None,
+    resend: Annotated[
+        bool | None,
+        typer.Option(
+            "--resend/--no-resend",
+            help="Whether topics, functions and custom sinks, which cannot be rewritten, receive all answers again.",
+        ),
+    ] = None,
     master: Master = LOCAL,
 ) -> None:
     """Compute the views of a changed pipeline again, from all that the log keeps.
@@ -136,8 +142,11 @@ def replay(
     with plain_mistakes():
         loaded = load(file, pipeline)
         settings = Settings(checkpoint=checkpoint, log=log, store=store, latency=latency, shards=shards, master=master)
-        home = settings.home(loaded.name)
-        done = roll_back(loaded, home) if rollback else replayed(Console(stderr=True), loaded, home, settings.how)
+        home = settings.home(loaded.name, _called(file, pipeline))
+        if rollback:
+            done = roll_back(loaded, home)
+        else:
+            done = replayed(Console(stderr=True), loaded, home, settings.how, resend)
         Console(stderr=True).out(done, highlight=False)
 
 
@@ -157,11 +166,11 @@ def savepoint(
     """
     with plain_mistakes():
         loaded = load(file, pipeline)
-        home = Settings(checkpoint=checkpoint, store=store).home(loaded.name)
+        home = Settings(checkpoint=checkpoint, store=store).home(loaded.name, _called(file, pipeline))
         called = name or datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         to = home.checkpoint.parent / "savepoints" / f"{loaded.name}-{called}"
         served = _serving(store, loaded)
-        save(home.generation(served), to, served)
+        save(home.generation(served), to)
         typer.echo(to)
 
 
@@ -288,6 +297,11 @@ def check(
     typer.echo(f"{passed} passed, {failed} failed")
     if unreadable or failed:
         raise typer.Exit(unreadable or 1)
+
+
+def _called(file: Path, pipeline: str | None) -> list[str]:
+    """The arguments that name a pipeline in a command."""
+    return [str(file)] if pipeline is None else [str(file), "--pipeline", pipeline]
 
 
 def _serving(store: str, pipeline: Pipeline) -> int:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from millrace.model.errors import PipelineError
+from millrace.model.errors import AGAIN, ConflictError, PipelineError
 
 Position: TypeAlias = Any
 """How far a source was read, as a JSON value. Only the source interprets it."""
@@ -29,6 +29,24 @@ class Commit:
     checkpoint: str
     """The id of the checkpoint whose batches are counted; another checkpoint counts from 0 again."""
     batch: int
+    digest: str = ""
+    """A digest of the offsets of the batch: another batch with the same number has another one."""
+
+
+def is_stored(last: Commit | None, commit: Commit, where: str) -> bool:
+    """Whether an output stores a commit already; False if the last one that it stores is the one before.
+
+    Raises ConflictError for any other: the output and the checkpoint do not belong together.
+    """
+    if last is None or last.batch == commit.batch - 1:
+        return False
+    if (last.batch, last.digest) == (commit.batch, commit.digest):
+        return True
+    raise ConflictError(
+        f"{where} was last written by batch {last.batch} of checkpoint {last.checkpoint}, so that batch {commit.batch} "
+        f"of {commit.checkpoint} cannot follow",
+        AGAIN,
+    )
 
 
 class CustomSource(ABC):

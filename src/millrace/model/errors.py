@@ -24,6 +24,9 @@ class Place:
 NOTHING_LOST = "nothing was lost: mend that, and run again"
 """The advice after a write that failed as a whole."""
 
+AGAIN = "compute it again from the log: millrace replay FILE"
+"""The advice for parts that do not belong together, or that are damaged."""
+
 
 class Kind(StrEnum):
     """The category of an error. The command line maps it to an exit code, HTTP to a status."""

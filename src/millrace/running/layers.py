@@ -5,7 +5,6 @@ the boundary, for which the archive has all records, belong to the batch layer: 
 discarded, and the next run of the batch layer recomputes them. Windows after the boundary belong to the stream.
 """
 
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -21,7 +20,6 @@ from millrace.eventlog.durable import write_whole
 from millrace.eventlog.topics import Log
 from millrace.formats.texts import as_texts
 from millrace.model.aggregate import max_
-from millrace.model.connectors import Commit
 from millrace.model.duration import to_datetime, to_instant
 from millrace.model.errors import NotFoundError, PipelineError, refuse
 from millrace.model.inputs import ARCHIVE
@@ -33,9 +31,10 @@ from millrace.model.watermark import BoundedDelay
 from millrace.model.window import Calendar, Fixed, Sliding, all_time
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
+from millrace.running.preflight import serving
 from millrace.running.run import typed, unless_told
 from millrace.running.settings import Locations
-from millrace.running.views import KeptViews, lookups, read_boundary, serving
+from millrace.running.views import KeptViews, lookups, read_boundary
 from millrace.views.store import Store, open_store
 
 _STEP = 500_000
@@ -86,7 +85,7 @@ def compute_batch_layer(pipeline: Pipeline, home: Locations, lease: Lease, told:
         generation = serving(store, pipeline.name)
         views = KeptViews(store, pipeline, generation)
         answers = {name: _differences(store, name, found[f"view {name}"], boundary) for name in asked}
-        views.write(answers, Commit(pipeline.name, f"batch layer {time.time_ns()}", 0), once=True)
+        views.correct(answers)
     changed = sum(map(len, answers.values()))
     return f"{added:,} records archived; {changed:,} rows put right in windows that ended by {to_datetime(boundary)}"
 

@@ -1,4 +1,4 @@
-"""Replay: computes the views of a pipeline again from the log, into a new generation that then replaces the old one.
+"""Replay: computes the outputs of a pipeline again from the log, into a new generation that replaces the old one.
 
 The old generation is served, and may be written to, until the new one has caught up; then one transaction swaps them.
 A replay that was stopped continues from its checkpoint when it is run again.
@@ -14,31 +14,38 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from millrace.eventlog.topics import Log
 from millrace.model.errors import PipelineError
-from millrace.model.pipeline import Pipeline
+from millrace.model.pipeline import FileSink, Pipeline, TableSink
 from millrace.plan.compile import compile
+from millrace.running.agreement import disagreement, gap
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
+from millrace.running.preflight import generations_of, newest_checkpoint, parts_of, serving
 from millrace.running.run import follow, typed
 from millrace.running.settings import Locations, StreamOptions
 from millrace.running.status import is_locked
-from millrace.running.views import KeptViews, serving, shapes_of
+from millrace.running.views import KeptViews, shapes_of
 from millrace.spark.checkpoint import Checkpoint
-from millrace.spark.outputs import check_places
+from millrace.spark.outputs import check_places, writers_of
 from millrace.spark.progress import BatchProgress
-from millrace.views.store import GenerationState, NoViewsError, Store, open_store
+from millrace.views.store import GenerationState, Store, open_store
 
 _AT_BATCH_SPEED = "30s"
 """The target duration of a micro-batch over old records: nobody waits for their answers, and large ones are cheaper."""
 
 
-def replay(console: Console, pipeline: Pipeline, home: Locations, how: StreamOptions) -> str:
-    """Recompute the views, catch up with the log, and swap; returns the outcome in a line."""
+def replay(
+    console: Console, pipeline: Pipeline, home: Locations, how: StreamOptions, resend: bool | None = None
+) -> str:
+    """Recompute the outputs, catch up with the log, and swap; returns the outcome in a line.
+
+    Views, files and tables are filled beside the ones in use. Topics, functions and custom sinks cannot be: `resend`
+    chooses whether they receive all answers again, or only those that come after the replay.
+    """
     check_places(pipeline, {}, home.log)
-    if not pipeline.views:
-        raise PipelineError(f"pipeline {pipeline.name} has no views to compute again")
     lease = Lease(pipeline.name, home.master)
     with told_to_end() as told, closing(open_store(home.store)) as store, lease:
-        return _replay(console, store, typed(pipeline, home, lease), home, how, lease, told)
+        pipeline = _resending(typed(pipeline, home, lease), home, resend)
+        return _replay(console, store, pipeline, home, how, lease, told)
 
 
 def _replay(
@@ -50,9 +57,10 @@ def _replay(
     lease: Lease,
     told: Sequence[int],
 ) -> str:
-    generation = _unfinished(store, pipeline, home) or store.begin_generation(pipeline.name, shapes_of(pipeline))
+    generation = _unfinished(store, pipeline, home) or store.begin_generation(
+        pipeline.name, shapes_of(pipeline), newest_checkpoint(home) + 1
+    )
     views = KeptViews(store, pipeline, generation)
-    checkpoint = home.generation(generation)
     log = Log(home.log)
     topics = [source.name for source in pipeline.sources if source.kind == "log"]
     total = sum(end - start for topic in topics for start, end in zip(log.starts(topic), log.ends(topic), strict=True))
@@ -72,14 +80,22 @@ def _replay(
         # First all stored records, in large micro-batches; then the records that were appended meanwhile.
         for latency in (_AT_BATCH_SPEED, how.latency):
             once = replace(how, latency=latency, interval=None, until_caught_up=True)
-            if told or not follow(pipeline, home, checkpoint, views, once, lease, listen, told, reports=False):
+            if told or not follow(pipeline, home, generation, views, once, lease, listen, told, replays=True):
                 return f"stopped after {rows:,} rows; run it again to go on: nothing that is read has changed"
     old = home.generation(serving(store, pipeline.name))
     store.swap(pipeline.name, generation)
-    done = f"{rows:,} rows computed again; generation {generation} of {', '.join(pipeline.views)} is now what is read"
-    if old != checkpoint and is_locked(old):
-        done += f"; the {pipeline.name} that runs goes on with the one before it: stop it, and run it again"
-    return done
+    _serve_sinks(pipeline, home, generation)
+    outputs = ", ".join([*pipeline.views, *(str(output.sink) for output in pipeline.sinks)])
+    done = [f"{rows:,} rows computed again; generation {generation} of {outputs} is now what is read"]
+    done += [
+        f"the log no longer holds offsets 0 to {start - 1} of {topic}/{partition}"
+        for topic in topics
+        for partition, start in enumerate(log.starts(topic))
+        if start
+    ]
+    if old != home.generation(generation) and is_locked(old):
+        done.append(f"the {pipeline.name} that runs goes on with the one before it: stop it, and run it again")
+    return "; ".join(done)
 
 
 def roll_back(pipeline: Pipeline, home: Locations) -> str:
@@ -87,16 +103,42 @@ def roll_back(pipeline: Pipeline, home: Locations) -> str:
     with closing(open_store(home.store)) as store:
         store.rollback(pipeline.name)
         number = serving(store, pipeline.name)
+    _serve_sinks(pipeline, home, number)
     return f"generation {number} of {', '.join(pipeline.views)} is what is read again"
 
 
+def _serve_sinks(pipeline: Pipeline, home: Locations, generation: int) -> None:
+    for writer in writers_of(pipeline, str(home.log.absolute()), generation).values():
+        writer.serve()
+
+
+def _resending(pipeline: Pipeline, home: Locations, resend: bool | None) -> Pipeline:
+    """The pipeline that a replay runs: without sinks that cannot be filled beside themselves, unless `resend`."""
+    fixed = [output for output in pipeline.sinks if not isinstance(output.sink, FileSink | TableSink)]
+    if fixed and resend is None:
+        raise PipelineError(
+            f"{fixed[0].sink} cannot be rewritten",
+            f"send all answers to it again: {home.command('replay')} --resend; or only those that come after the "
+            f"replay: {home.command('replay')} --no-resend",
+        )
+    if not fixed and resend is not None:
+        raise PipelineError("all sinks of this pipeline can be rewritten", "leave --resend and --no-resend out")
+    if resend or not fixed:
+        return pipeline
+    sinks = [output for output in pipeline.sinks if output not in fixed]
+    if not pipeline.views and not sinks:
+        raise PipelineError(f"pipeline {pipeline.name} has no other outputs", f"use {home.command('replay')} --resend")
+    return replace(pipeline, sinks=sinks)
+
+
 def _unfinished(store: Store, pipeline: Pipeline, home: Locations) -> int | None:
-    """The unfinished generation of a stopped replay with the same fingerprint; None if there is none."""
-    try:
-        known = store.generations(pipeline.name)
-    except NoViewsError:  # no pipeline has run yet
-        return None
-    for each in known:
-        if each.state is GenerationState.FILLING and Checkpoint(home.generation(each.number)).is_of(compile(pipeline)):
-            return each.number
+    """The unfinished generation of a stopped replay that this pipeline can continue; None if there is none."""
+    for each in generations_of(store, pipeline.name):
+        if each.state is not GenerationState.FILLING:
+            continue
+        if not Checkpoint(home.generation(each.number)).is_of(compile(pipeline)):
+            return None
+        writers = writers_of(pipeline, str(home.log.absolute()), each.number, staged=True)
+        parts = parts_of(pipeline, home, store, each.number, writers)
+        return each.number if disagreement(parts) is None and gap(parts) is None else None
     return None

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
@@ -18,11 +17,12 @@ from millrace.model.errors import MillraceError
 from millrace.model.pipeline import Pipeline
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
+from millrace.running.preflight import check_agreement, serving
 from millrace.running.settings import Locations, StreamOptions
 from millrace.running.shown import RunDisplay
 from millrace.running.status import note
 from millrace.running.totals import many
-from millrace.running.views import KeptViews, lookups, serving
+from millrace.running.views import KeptViews, lookups
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.outputs import check_places
 from millrace.spark.progress import BatchProgress
@@ -47,9 +47,9 @@ def run_stream(console: Console, pipeline: Pipeline, home: Locations, how: Strea
     lease = Lease(pipeline.name, home.master)
     with told_to_end() as told, closing(open_store(home.store)) as store, lease, shown:
         pipeline = typed(pipeline, home, lease)
-        generation = serving(store, pipeline.name)
+        generation = check_agreement(pipeline, home, store)
         views = KeptViews(store, pipeline, generation, home.boundary)
-        ended = follow(pipeline, home, home.generation(generation), views, how, lease, shown.batch, told)
+        ended = follow(pipeline, home, generation, views, how, lease, shown.batch, told)
     return f"{'caught up' if ended else 'stopped'}: {shown.summary()}"
 
 
@@ -79,17 +79,20 @@ def typed(pipeline: Pipeline, home: Locations, lease: Lease) -> Pipeline:
 def start_stream(
     pipeline: Pipeline,
     home: Locations,
-    checkpoint: Path,
+    generation: int,
     views: KeptViews,
     how: StreamOptions,
     lease: Lease,
     on_batch: Listener,
-    reports: bool = True,
+    replays: bool = False,
 ) -> "StreamRun":
-    """Start the stream from a checkpoint, and first Spark if it does not run. The caller stops the stream."""
+    """Start the stream of a generation, and first Spark if it does not run. The caller stops the stream.
+
+    A stream that `replays` writes to sinks beside the ones in use, and reports no offsets.
+    """
     from millrace.spark import stream
 
-    dead = 0
+    dead, checkpoint = 0, home.generation(generation)
 
     def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
         nonlocal dead
@@ -101,23 +104,24 @@ def start_stream(
     return stream.start(
         lease.session(checkpoint / "spark.log"), pipeline, checkpoint, views=views, guarantee=how.guarantee,
         interval=how.interval, until_caught_up=how.until_caught_up, shards=how.shards, log=home.log,
-        latency=how.latency, reports=reports, lookups=lookups(pipeline, home.store), on_batch=listen,
+        latency=how.latency, reports=not replays, lookups=lookups(pipeline, home.store), on_batch=listen,
+        generation=generation, staged=replays,
     )  # fmt: skip
 
 
 def follow(
     pipeline: Pipeline,
     home: Locations,
-    checkpoint: Path,
+    generation: int,
     views: KeptViews,
     how: StreamOptions,
     lease: Lease,
     on_batch: Listener,
     told: Sequence[int] = (),
-    reports: bool = True,
+    replays: bool = False,
 ) -> bool:
     """Run a stream until it ends (True), or until a signal stops it after the current micro-batch (False)."""
-    run = start_stream(pipeline, home, checkpoint, views, how, lease, on_batch, reports)
+    run = start_stream(pipeline, home, generation, views, how, lease, on_batch, replays)
     try:
         while not told:
             if run.wait(0.2):

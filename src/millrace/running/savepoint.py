@@ -7,53 +7,47 @@ committed is run again.
 
 import json
 import shutil
-import uuid
-from collections.abc import Mapping
 from pathlib import Path
 
-from millrace.eventlog.durable import write_whole
 from millrace.model.errors import ConflictError, NotFoundError
+from millrace.running.settings import Locations
 
 _ORDER = (
     "millrace.json", "begun", "spark/commits", "spark/metadata", "spark/offsets", "spark/sources", "sources", "tables",
     "spark/state",
 )  # fmt: skip
 _ATTEMPTS = 5
-_GENERATION = "generation"
-"""The key of the generation of the views that a savepoint belongs to."""
 
 
-def save(checkpoint: Path, to: Path, generation: int = 1) -> None:
-    """Copy the checkpoint that fills a generation of the views. Refuses a path that exists."""
+def save(checkpoint: Path, to: Path) -> None:
+    """Copy a checkpoint. Refuses a path that exists."""
     if not (checkpoint / "millrace.json").exists():
         raise NotFoundError(
             f"there is no checkpoint in {checkpoint}", "run the pipeline first, or name it: --checkpoint"
         )
     to.parent.mkdir(parents=True, exist_ok=True)
     taken = ConflictError(f"there is a savepoint {to} already", "choose another name")
-    _copy(checkpoint, to, taken, {_GENERATION: generation})
+    _copy(checkpoint, to, taken)
 
 
-def start_from(savepoint: Path, checkpoint: Path, generation: int = 1) -> None:
-    """Create a checkpoint from a savepoint. It gets a new id, as its micro-batches differ from here on.
-
-    Refuses a savepoint of another generation of the views than the served one.
-    """
+def start_from(savepoint: Path, home: Locations, generation: int = 1) -> None:
+    """Create a checkpoint from a savepoint. Refuses a savepoint of another generation than the served one."""
+    checkpoint = home.generation(generation)
     if not (savepoint / "millrace.json").exists():
         raise NotFoundError(f"{savepoint} is not a savepoint", "make one: millrace savepoint FILE")
-    filled = json.loads((savepoint / "millrace.json").read_text(encoding="utf-8")).get(_GENERATION, generation)
+    filled = json.loads((savepoint / "millrace.json").read_text(encoding="utf-8"))["generation"]
     if filled != generation:
         raise ConflictError(
             f"savepoint {savepoint} goes with generation {filled} of the views, but {generation} is what is read",
-            "go back to it with millrace replay FILE --rollback, or name another store",
+            f"compute it again from the log: {home.command('replay')}",
         )
     taken = ConflictError(
         f"the checkpoint {checkpoint} is there already", "choose another with --checkpoint, or remove it"
     )
-    _copy(savepoint, checkpoint, taken, {"id": uuid.uuid4().hex[:8]})
+    _copy(savepoint, checkpoint, taken)
 
 
-def _copy(source: Path, to: Path, taken: ConflictError, about: Mapping[str, object]) -> None:
+def _copy(source: Path, to: Path, taken: ConflictError) -> None:
     if to.exists():
         raise taken
     beside = to.with_name(f".{to.name}.part")
@@ -70,7 +64,4 @@ def _copy(source: Path, to: Path, taken: ConflictError, about: Mapping[str, obje
         except (FileNotFoundError, shutil.Error):  # Spark removed a file that it no longer needs
             if attempt == _ATTEMPTS - 1:
                 raise
-    known = json.loads((beside / "millrace.json").read_text(encoding="utf-8"))
-    text = json.dumps({**known, **about}, indent=1)
-    write_whole(beside / "millrace.json", lambda path: path.write_text(text, encoding="utf-8"))
     beside.rename(to)

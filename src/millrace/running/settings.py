@@ -1,5 +1,7 @@
 """The settings of a run; `millrace run` and `Pipeline.run` share their names and defaults."""
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -22,6 +24,12 @@ class Locations:
     checkpoint: Path
     """The checkpoint of the first generation; replays create theirs beside it."""
     master: str = _MASTER
+    arguments: str = "FILE"
+    """The arguments of a command about the pipeline: its file, and the options that name these locations."""
+
+    def command(self, name: str) -> str:
+        """A command about the pipeline, to be typed as it is."""
+        return f"millrace {name} {self.arguments}"
 
     @property
     def boundary(self) -> Path:
@@ -88,10 +96,14 @@ class Settings:
             if field.name in unused and getattr(self, field.name) != field.default:
                 raise PipelineError(f"{field.name} has no effect with {once} batch; leave it out")
 
-    def home(self, pipeline: str) -> Locations:
-        """The locations of a pipeline with this name."""
+    def home(self, pipeline: str, called: Sequence[str] = ("FILE",)) -> Locations:
+        """The locations of a pipeline with this name; `called` are the arguments that name it in a command."""
         checkpoint = Path(".millrace", pipeline) if self.checkpoint is None else Path(self.checkpoint)
-        return Locations(Path(self.log), str(self.store), checkpoint, self.master)
+        arguments = list(called)
+        for field in fields(self):
+            if field.name in ("checkpoint", "log", "store") and getattr(self, field.name) != field.default:
+                arguments += [f"--{field.name}", str(getattr(self, field.name))]
+        return Locations(Path(self.log), str(self.store), checkpoint, self.master, shlex.join(arguments))
 
     @property
     def how(self) -> StreamOptions:

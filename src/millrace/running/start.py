@@ -12,6 +12,7 @@ from millrace.model.pipeline import Pipeline
 from millrace.running.handle import Run
 from millrace.running.layers import check_layers, compute_batch_layer
 from millrace.running.lease import Lease, check_unclaimed
+from millrace.running.preflight import check_agreement, serving
 from millrace.running.run import (
     batch_summary,
     check_stream,
@@ -22,7 +23,7 @@ from millrace.running.run import (
 )
 from millrace.running.savepoint import start_from
 from millrace.running.settings import Locations, Settings
-from millrace.running.views import KeptViews, serving
+from millrace.running.views import KeptViews
 from millrace.spark.outputs import check_places
 from millrace.views.store import Store, open_store
 
@@ -101,13 +102,12 @@ class _Once:
 def _stream(
     pipeline: Pipeline, home: Locations, settings: Settings, store: Store, lease: Lease, held: ExitStack
 ) -> Run:
-    generation = serving(store, pipeline.name)
-    checkpoint = home.generation(generation)
     if settings.from_savepoint is not None:
-        start_from(Path(settings.from_savepoint), checkpoint, generation)
+        start_from(Path(settings.from_savepoint), home, serving(store, pipeline.name))
+    generation = check_agreement(pipeline, home, store)
     views = KeptViews(store, pipeline, generation, home.boundary)
     run = Run(pipeline.name, lag_of(pipeline, home))
-    stream = start_stream(pipeline, home, checkpoint, views, settings.how, lease, run.on_batch)
+    stream = start_stream(pipeline, home, generation, views, settings.how, lease, run.on_batch)
     run.begin(_Streaming(stream, run, settings.until_caught_up), held.pop_all())
     return run
 

@@ -15,22 +15,12 @@ from millrace.model.pipeline import Pipeline
 from millrace.model.stream import Table
 from millrace.spark.snapshots import tables_of
 from millrace.views.shape import ViewShape, shape_of
-from millrace.views.store import GenerationState, NoViewsError, Store, open_store
+from millrace.views.store import Store, open_store
 
 
 def shapes_of(pipeline: Pipeline) -> list[ViewShape]:
     """The shapes of a pipeline's views."""
     return [shape_of(name, query) for name, query in pipeline.views.items()]
-
-
-def serving(store: Store, pipeline: str) -> int:
-    """The served generation of a pipeline's views; if there is none, the number that the next one will get."""
-    try:
-        known = store.generations(pipeline)
-    except NoViewsError:
-        return 1
-    new = max((each.number for each in known), default=0) + 1
-    return next((each.number for each in known if each.state is GenerationState.SERVING), new)
 
 
 class KeptViews:
@@ -42,15 +32,18 @@ class KeptViews:
         """Create missing views. Refuses views that exist with another shape. `boundary` is the batch layer's file."""
         self._store, self._pipeline, self._generation, self._boundary = store, pipeline, generation, boundary
         if pipeline.views:
-            served = generation == serving(store, pipeline.name)
-            store.open(pipeline.name, shapes_of(pipeline), None if served else generation)
+            store.open(pipeline.name, shapes_of(pipeline), generation)
 
     def write(self, answers: Mapping[str, pa.Table], commit: Commit, once: bool) -> None:
         """Commit the answers of a micro-batch in one transaction."""
         boundary = read_boundary(self._boundary)
         if boundary is not None:  # earlier windows belong to the batch layer
             answers = {name: _after(rows, boundary) for name, rows in answers.items()}
-        self._store.commit(commit.pipeline, commit.checkpoint, commit.batch, answers, once, generation=self._generation)
+        self._store.commit(commit, answers, once, generation=self._generation)
+
+    def correct(self, answers: Mapping[str, pa.Table]) -> None:
+        """Apply answers of the batch layer, which are no micro-batch."""
+        self._store.correct(self._pipeline.name, answers, generation=self._generation)
 
     def replace(self, answers: Mapping[str, pa.Table]) -> None:
         """Replace all rows of the views by the answers of a batch."""

@@ -27,9 +27,10 @@ from millrace.spark.outputs import check_places, of_views, writers_of
 from millrace.spark.session import labels_of, streaming
 from millrace.spark.settled import settled
 from millrace.spark.shards import NoState, Shard
+from millrace.spark.sinks import LetterWriter
 from millrace.spark.snapshots import Lookup
 from millrace.spark.source import read_messages
-from millrace.spark.writers import FileWriter, Views
+from millrace.spark.writers import Views
 
 OnTasks = Callable[[int, int], None]
 """A callback that periodically receives the number of completed tasks and the number of all tasks."""
@@ -59,7 +60,7 @@ def run(
     for name, writer in writers.items():
         writer.replace(gathered.answers[name])
     if dead_letters is not None:
-        FileWriter(str(dead_letters), "json").replace(gathered.dead_letters)
+        LetterWriter(Path(dead_letters)).replace(gathered.dead_letters)
     return gathered
 
 

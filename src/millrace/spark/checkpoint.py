@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from millrace.eventlog.durable import write_whole
-from millrace.model.errors import NOTHING_LOST, ConflictError, CorruptError, MachineError
+from millrace.model.errors import AGAIN, NOTHING_LOST, ConflictError, CorruptError, MachineError
 from millrace.model.explain import flow_as_text
 from millrace.plan.plan import OutputKind, Plan, Stage
+from millrace.spark.history import VIEWS, History, history_of
 
-FORMAT = 4
-"""The format of checkpoints. Since 4 a fingerprint is made from the structure of a plan."""
+FORMAT = 5
+"""The format of checkpoints. Since 5 a checkpoint knows its generation and since when it writes each output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ class Checkpoint:
         """The file with the last batch whose write was started, for at-most-once."""
         return self.folder / "begun"
 
-    def open(self, plan: Plan, labels: tuple[int, ...]) -> "Opened":
-        """Resume from this checkpoint, or create it. Refuses a plan that cannot resume from it."""
+    def open(self, plan: Plan, labels: tuple[int, ...], generation: int = 1) -> "Opened":
+        """Resume from this checkpoint, or create it for a generation. Refuses a plan that cannot resume from it."""
         fingerprint = plan.fingerprint()
         about = {
             "pipeline": plan.pipeline,
@@ -74,18 +75,42 @@ class Checkpoint:
             known = json.loads(self._file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             if self.spark.exists():
-                raise ConflictError(f"{self.folder} is not a checkpoint of Millrace", "choose another") from None
+                raise CorruptError(f"{self._file} of the checkpoint is missing", AGAIN) from None
             opened = Opened(labels, uuid.uuid4().hex[:8])
-            self._write({"format": FORMAT, "id": opened.id, "labels": labels, **about, "left": []})
+            made = {"format": FORMAT, "id": opened.id, "generation": generation, "labels": labels}
+            self._write({**made, **about, "outputs": dict.fromkeys(outputs_of(plan), 0), "left": []})
             return opened
         except ValueError:
-            raise CorruptError(f"{self._file} cannot be read", "choose another checkpoint") from None
+            raise CorruptError(f"{self._file} of the checkpoint is damaged", AGAIN) from None
         self._check_format(known, plan)
         self._check(known, about)
         left = sorted({*known["left"], *(id for id in known["stages"] if id not in fingerprint)})
         kept = {name: {**known[name], **about[name]} for name in ("stages", "words")}  # type: ignore[dict-item]
-        self._write({**known, **kept, "left": left})
+        history = self.history()
+        first = 0 if history is None else history.committed + 1
+        outputs = {**dict.fromkeys(outputs_of(plan), first), **known["outputs"]}
+        self._write({**known, **kept, "outputs": outputs, "left": left})
+        self._relocate()
         return Opened(tuple(known["labels"]), known["id"])
+
+    def history(self) -> History | None:
+        """How far it has come; None if there is no checkpoint. Raises CorruptError if a file of it is damaged."""
+        return history_of(self.folder, self.spark)
+
+    def _relocate(self) -> None:
+        """Correct the absolute paths that Spark keeps in a checkpoint, in case the folder was moved or copied."""
+        for file in self.spark.glob("state/*/_metadata/v2/*"):
+            if not file.name.isdecimal():
+                continue
+            lines = file.read_text(encoding="utf-8").splitlines()
+            about = json.loads(lines[-1])
+            schemas = file.parents[2] / "_stateSchema"
+            for store in about["stateStoreInfo"]:
+                paths = [Path(path) for path in store["stateSchemaFilePaths"]]
+                store["stateSchemaFilePaths"] = [f"file:{schemas / path.parent.name / path.name}" for path in paths]
+            text = "\n".join([*lines[:-1], json.dumps(about, separators=(",", ":"))])
+            if text != "\n".join(lines):
+                write_whole(file, lambda path, text=text: path.write_text(text, encoding="utf-8"))  # type: ignore[misc]
 
     def is_of(self, plan: Plan) -> bool:
         """Whether a plan with the same fingerprint made this checkpoint, so that this plan can resume from it."""
@@ -170,6 +195,12 @@ class Checkpoint:
                 "an output whose edge is native can do neither",
                 "choose another checkpoint (millrace explain says why an edge is native)",
             )
+
+
+def outputs_of(plan: Plan) -> list[str]:
+    """The outputs whose commits are recorded: all views as one, and each sink."""
+    views = [VIEWS] if any(output.kind is OutputKind.VIEW for output in plan.outputs) else []
+    return [*views, *(output.id for output in plan.outputs if output.kind is OutputKind.SINK)]
 
 
 def _spark_sources(plan: Plan) -> list[str]:

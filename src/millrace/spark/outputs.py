@@ -13,13 +13,17 @@ from millrace.plan.compile import sink_id, view_id
 from millrace.sources.files import folder_of
 from millrace.sources.memory import MemoryScript
 from millrace.spark.answers import schema_of
+from millrace.spark.sinks import writer_of
 from millrace.spark.snapshots import tables_of
-from millrace.spark.writers import Writer, writer_of
+from millrace.spark.writers import Writer
 
 
-def writers_of(pipeline: Pipeline, log: str) -> dict[str, Writer]:
-    """The writer of each sink, by id."""
-    return {sink_id(each.sink): writer_of(each.sink, schema_of(each.of), log) for each in pipeline.sinks}
+def writers_of(pipeline: Pipeline, log: str, generation: int = 1, staged: bool = False) -> dict[str, Writer]:
+    """The writer of each sink, by id; `staged` writers fill a generation that is served later."""
+    return {
+        sink_id(each.sink): writer_of(each.sink, schema_of(each.of), log, pipeline.name, generation, staged)
+        for each in pipeline.sinks
+    }
 
 
 def of_views(pipeline: Pipeline, answers: Mapping[str, pa.Table]) -> dict[str, pa.Table]:

@@ -6,7 +6,7 @@ One Spark query runs the whole pipeline. The tasks of its source (`source`) send
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millrace.eventlog.durable import sync
+from millrace.model.connectors import Commit
 from millrace.model.duration import SECOND, Duration, parse_duration, parse_positive
 from millrace.model.errors import PipelineError
 from millrace.model.pipeline import Pipeline
@@ -28,7 +29,8 @@ from millrace.plan.plan import Plan
 from millrace.sources.memory import MemoryScript
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.failure import plain_error
-from millrace.spark.gather import gather
+from millrace.spark.gather import Gathered, gather
+from millrace.spark.history import digest_of
 from millrace.spark.job import DEFAULT_LATENCY, DEFAULT_LOG, Job
 from millrace.spark.messages import FROM_SHARD
 from millrace.spark.outputs import check_places, of_views, writers_of
@@ -36,9 +38,10 @@ from millrace.spark.progress import BatchProgress
 from millrace.spark.session import labels_of, streaming
 from millrace.spark.settled import settled
 from millrace.spark.shards import processor
+from millrace.spark.sinks import LetterWriter
 from millrace.spark.snapshots import Lookup
 from millrace.spark.source import read_messages
-from millrace.spark.writers import Delivery, FileWriter, Views, Writer, parse_guarantee
+from millrace.spark.writers import Answers, Delivery, Views, Write, Writer, parse_guarantee
 
 OnBatch = Callable[[BatchProgress, Mapping[str, pa.Table]], None]
 """A callback that receives the progress and the answers of each micro-batch."""
@@ -63,7 +66,7 @@ class StreamRun:
         delivery: Delivery,
         views: Views | None,
         writers: Mapping[str, Writer],
-        letters: Writer,
+        letters: LetterWriter,
         on_batch: OnBatch | None,
     ) -> None:
         """Everything except Spark's query and the lock of the checkpoint, which `start` adds."""
@@ -133,13 +136,27 @@ class StreamRun:
         # The logged offsets must be as durable as the answers.
         for logged in (self._checkpoint.offsets(batch), self._checkpoint.offsets(batch).parent):
             sync(logged)
-        writes = [partial(writer.write, gathered.answers[name]) for name, writer in self._writers.items()]
-        if self._views is not None and self._pipeline.views:
-            writes.insert(0, partial(self._views.write, of_views(self._pipeline, gathered.answers)))
-        self._delivery.deliver(batch, [*writes, partial(self._letters.write, gathered.dead_letters)])
+        digest = digest_of(self._checkpoint.offsets(batch))
+        self._delivery.deliver(batch, digest, gathered.answers, [*self._writes(), self._write_letters(gathered)])
         if self._on_batch is not None:
             phases = {"run": ran - began, "write": time.monotonic() - ran}
             self._on_batch(gathered.progress(batch, phases), gathered.answers)
+
+    def _writes(self) -> Iterator[Write]:
+        """One write for all views, and one for each sink."""
+        views = self._views
+        if views is not None and self._pipeline.views:
+            yield lambda answers, commit, once: views.write(of_views(self._pipeline, answers), commit, once)
+        for name, writer in self._writers.items():
+            yield partial(_write_to, writer, name)
+
+    def _write_letters(self, gathered: Gathered) -> Write:
+        """Dead letters are written whatever the guarantee skips."""
+        return lambda _, commit, once: self._letters.write(gathered.dead_letters, commit, once)
+
+
+def _write_to(writer: Writer, output: str, answers: Answers, commit: Commit, once: bool) -> None:
+    writer.write(answers[output], commit, once)
 
 
 def start(
@@ -158,6 +175,8 @@ def start(
     lookups: Mapping[str, Lookup] | None = None,
     scripts: Mapping[str, MemoryScript] | None = None,
     fuse: bool = True,
+    generation: int = 1,
+    staged: bool = False,
     on_batch: OnBatch | None = None,
 ) -> StreamRun:
     """Run a pipeline in micro-batches, from its checkpoint if there is one.
@@ -167,7 +186,8 @@ def start(
     available at its start. Topics are those of `log`; a micro-batch reads about as many of their records as it can
     process within `latency`, at the speed of the micro-batches before it. Without `reports`, the run reports no offsets
     to the log. `lookups` holds the tables that have neither rows nor a file, by name. With `fuse=False` every edge is
-    native, even if it could be fused.
+    native, even if it could be fused. The run fills a generation of the sinks: the one in use or, if `staged`, one
+    beside it.
     """
     promised = parse_guarantee(guarantee)
     given = scripts or {}
@@ -180,14 +200,14 @@ def start(
     with ExitStack() as held:
         lock = held.enter_context(kept.lock())
         plan = compile(pipeline, PlanSettings(shards or spark.sparkContext.defaultParallelism, fuse))
-        opened = kept.open(plan, labels_of(plan.shards))
+        opened = kept.open(plan, labels_of(plan.shards), generation)
         plan = replace(plan, shards=len(opened.labels))  # fixed by the first run
         job = Job(
             plan, opened.labels, str(kept.folder), str(Path(log).absolute()), pipeline.name if reports else None,
             parse_positive(latency, "latency"), given, lookups or {},
         )  # fmt: skip
-        writers = writers_of(pipeline, job.log)
-        letters = FileWriter(str(kept.dead_letters), "json")
+        writers = writers_of(pipeline, job.log, generation, staged)
+        letters = LetterWriter(kept.dead_letters)
         delivery = Delivery(pipeline.name, opened.id, promised, kept.begun)
         run = StreamRun(pipeline, plan, kept, delivery, views, writers, letters, on_batch)
         packed = job.pack()

@@ -1,25 +1,27 @@
 """The catalog of a store: its metadata, in tables whose names start with `millrace_`."""
 
+import uuid
 from dataclasses import dataclass
 
+from millrace.model.connectors import Commit
 from millrace.model.errors import ConflictError, not_found
 from millrace.views.dialect import Dialect, StoreConnection
 from millrace.views.shape import ViewShape, shape_from_json
 from millrace.views.store import Generation, GenerationState
 from millrace.views.tables import Tables
 
-FORMAT = 1
+FORMAT = 2
 """The format of these tables; another release wrote a store with another format."""
 
 _TABLES = (
-    "millrace_store (format INTEGER NOT NULL, version BIGINT NOT NULL)",
+    "millrace_store (format INTEGER NOT NULL, version BIGINT NOT NULL, id TEXT NOT NULL)",
     "millrace_versions (version BIGINT PRIMARY KEY, at BIGINT NOT NULL, pipeline TEXT NOT NULL)",
     "millrace_generations (pipeline TEXT, generation INTEGER, state TEXT NOT NULL, PRIMARY KEY (pipeline, generation))",
     "millrace_views (view TEXT, generation INTEGER, pipeline TEXT NOT NULL, shape TEXT NOT NULL, "
     "row_count BIGINT NOT NULL, changed BIGINT NOT NULL, changes TEXT, changes_since BIGINT, "
     "PRIMARY KEY (view, generation))",
-    "millrace_checkpoints (pipeline TEXT, checkpoint_id TEXT, generation INTEGER NOT NULL, last_batch BIGINT NOT NULL, "
-    "version BIGINT NOT NULL, PRIMARY KEY (pipeline, checkpoint_id))",
+    "millrace_commits (pipeline TEXT, generation INTEGER, checkpoint_id TEXT NOT NULL, last_batch BIGINT NOT NULL, "
+    "digest TEXT NOT NULL, version BIGINT NOT NULL, PRIMARY KEY (pipeline, generation))",
 )
 
 
@@ -45,10 +47,9 @@ class ViewGeneration:
 
 @dataclass(frozen=True, slots=True)
 class CommittedBatch:
-    """The last committed batch of a checkpoint, with its generation and version."""
+    """The last commit to a generation of a pipeline's views, and the version that it made."""
 
-    generation: int
-    batch: int
+    commit: Commit
     version: int
 
 
@@ -66,7 +67,7 @@ class Catalog:
             self._connection.execute(f"CREATE TABLE IF NOT EXISTS {table}")
         found = self._connection.execute("SELECT format FROM millrace_store").fetchone()
         if found is None:
-            self._connection.execute("INSERT INTO millrace_store VALUES ($1, 0)", (FORMAT,))
+            self._connection.execute("INSERT INTO millrace_store VALUES ($1, 0, $2)", (FORMAT, uuid.uuid4().hex))
         elif found[0] != FORMAT:
             raise ConflictError(
                 f"the store is of another release of Millrace (format {found[0]}, not {FORMAT})",
@@ -96,9 +97,13 @@ class Catalog:
         """The generation in a state that at most one generation has; None if there is none."""
         return next((each.number for each in self.generations(pipeline) if each.state is state), None)
 
-    def add_generation(self, pipeline: str, state: GenerationState) -> int:
-        """Add a generation; returns its number, which is never reused."""
-        number = max((each.number for each in self.generations(pipeline)), default=0) + 1
+    def id(self) -> str:
+        """The id of the store, which no other store has."""
+        return str(self._connection.execute("SELECT id FROM millrace_store").fetchone()[0])
+
+    def add_generation(self, pipeline: str, state: GenerationState, least: int = 1) -> int:
+        """Add a generation; returns its number: at least `least`, and never one that was used before."""
+        number = max([least - 1, *(each.number for each in self.generations(pipeline))]) + 1
         self._connection.execute("INSERT INTO millrace_generations VALUES ($1, $2, $3)", (pipeline, number, str(state)))
         return number
 
@@ -161,21 +166,22 @@ class Catalog:
         key = (kept.shape.name, kept.generation)
         self._connection.execute("DELETE FROM millrace_views WHERE view = $1 AND generation = $2", key)
 
-    def checkpoint(self, pipeline: str, checkpoint: str) -> CommittedBatch | None:
-        """The last committed batch of a checkpoint; None if there is none."""
+    def last_commit(self, pipeline: str, generation: int) -> CommittedBatch | None:
+        """The last commit to a generation; None if there is none."""
         sql = (
-            "SELECT generation, last_batch, version FROM millrace_checkpoints "
-            "WHERE pipeline = $1 AND checkpoint_id = $2"
+            "SELECT checkpoint_id, last_batch, digest, version FROM millrace_commits "
+            "WHERE pipeline = $1 AND generation = $2"
         )
-        found = self._connection.execute(sql, (pipeline, checkpoint)).fetchone()
-        return None if found is None else CommittedBatch(*found)
+        found = self._connection.execute(sql, (pipeline, generation)).fetchone()
+        return None if found is None else CommittedBatch(Commit(pipeline, *found[:3]), found[3])
 
-    def record(self, pipeline: str, checkpoint: str, at: CommittedBatch) -> None:
-        """Record the last committed batch of a checkpoint."""
-        key = (pipeline, checkpoint)
-        self._connection.execute("DELETE FROM millrace_checkpoints WHERE pipeline = $1 AND checkpoint_id = $2", key)
-        sql = "INSERT INTO millrace_checkpoints VALUES ($1, $2, $3, $4, $5)"
-        self._connection.execute(sql, (*key, at.generation, at.batch, at.version))
+    def record(self, generation: int, done: CommittedBatch) -> None:
+        """Record the last commit to a generation."""
+        key = (done.commit.pipeline, generation)
+        self._connection.execute("DELETE FROM millrace_commits WHERE pipeline = $1 AND generation = $2", key)
+        sql = "INSERT INTO millrace_commits VALUES ($1, $2, $3, $4, $5, $6)"
+        values = (*key, done.commit.checkpoint, done.commit.batch, done.commit.digest, done.version)
+        self._connection.execute(sql, values)
 
     def last_before(self, at: int) -> int | None:
         """The last version committed before an instant; the commit times of versions up to it are deleted."""

@@ -11,14 +11,18 @@ from millrace.views.store import GenerationState
 
 
 def complete(connection: StoreConnection, pipeline: str, shapes: Sequence[ViewShape], generation: int | None) -> None:
-    """Create the missing views of a generation. Refuses views that exist with another shape."""
+    """Create the missing views of a generation. Refuses views that exist with another shape.
+
+    If none is served yet, a generation that does not exist is created, and served.
+    """
     catalog = Catalog(connection)
     _check(catalog, pipeline, shapes)
     version = catalog.version()
     serving = catalog.in_state(pipeline, GenerationState.SERVING)
-    if serving is None:
-        serving = catalog.add_generation(pipeline, GenerationState.SERVING)
-    to = serving if generation is None else generation
+    if serving is None and generation not in {each.number for each in catalog.generations(pipeline)}:
+        serving = catalog.add_generation(pipeline, GenerationState.SERVING, generation or 1)
+    to = generation or serving
+    assert to is not None
     known = of_generation(catalog, pipeline, to)
     for shape in shapes:
         if shape.name not in known:
@@ -33,14 +37,14 @@ def complete(connection: StoreConnection, pipeline: str, shapes: Sequence[ViewSh
             )
 
 
-def begin(connection: StoreConnection, pipeline: str, shapes: Sequence[ViewShape]) -> int:
-    """Create a new generation to fill; an unfinished one is dropped."""
+def begin(connection: StoreConnection, pipeline: str, shapes: Sequence[ViewShape], least: int) -> int:
+    """Create a new generation to fill, with a number of at least `least`; an unfinished one is dropped."""
     catalog = Catalog(connection)
     _check(catalog, pipeline, shapes)
     unfinished = catalog.in_state(pipeline, GenerationState.FILLING)
     if unfinished is not None:
         catalog.set_state(pipeline, unfinished, GenerationState.DROPPED)
-    number = catalog.add_generation(pipeline, GenerationState.FILLING)
+    number = catalog.add_generation(pipeline, GenerationState.FILLING, least)
     for shape in shapes:
         _create(connection, ViewGeneration(shape, number, pipeline, 0, catalog.version()))
     return number

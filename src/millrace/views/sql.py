@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from millrace.model.connectors import Commit, is_stored
 from millrace.model.duration import SECOND, Duration, parse_duration
-from millrace.model.errors import ConflictError, MillraceError, NotFoundError, not_found
+from millrace.model.errors import MillraceError, NotFoundError, not_found
 from millrace.model.schema import Schema
 from millrace.views import generations, reading
 from millrace.views.catalog import Catalog, CommittedBatch
@@ -63,32 +64,31 @@ class SqlStore(ABC):
 
         self.write(work)
 
+    def id(self) -> str:
+        """The id of the store."""
+        with self.read() as connection:
+            return Catalog(connection).id()
+
+    def last_commit(self, pipeline: str, generation: int) -> Commit | None:
+        """The last commit to a generation."""
+        with self.read() as connection:
+            found = Catalog(connection).last_commit(pipeline, generation)
+        return None if found is None else found.commit
+
     def commit(
-        self,
-        pipeline: str,
-        checkpoint: str,
-        batch: int,
-        answers: Mapping[str, pa.Table],
-        once: bool,
-        generation: int | None = None,
+        self, commit: Commit, answers: Mapping[str, pa.Table], once: bool, generation: int | None = None
     ) -> int | None:
         """Apply the answers of a micro-batch to views."""
 
         def work(connection: StoreConnection, again: bool) -> int | None:
             catalog = Catalog(connection)
             version = catalog.version(lock=True)
-            done = catalog.checkpoint(pipeline, checkpoint)
-            if done and once and done.batch >= batch:
-                return done.version if again and done.batch == batch else None
-            if done and generation not in (None, done.generation):
-                raise ConflictError(
-                    f"checkpoint {checkpoint} of pipeline {pipeline!r} fills generation {done.generation}, so that it "
-                    f"cannot fill {generation}",
-                    "begin with a new checkpoint",
-                )
-            to = done.generation if done else generations.target(catalog, pipeline, generation)
-            version = self._change(connection, pipeline, to, answers, version, whole=False)
-            catalog.record(pipeline, checkpoint, CommittedBatch(to, max(batch, done.batch) if done else batch, version))
+            to = generations.target(catalog, commit.pipeline, generation)
+            last = catalog.last_commit(commit.pipeline, to)
+            if last and is_stored(last.commit, commit, f"generation {to} of the views of {commit.pipeline}") and once:
+                return last.version if again else None
+            version = self._change(connection, commit.pipeline, to, answers, version, whole=False)
+            catalog.record(to, CommittedBatch(commit, version))
             return version
 
         version = self.write(work)
@@ -97,14 +97,20 @@ class SqlStore(ABC):
                 self._trim(self._keep)
         return version
 
+    def correct(self, pipeline: str, answers: Mapping[str, pa.Table], generation: int | None = None) -> int:
+        """Apply answers to views."""
+        return self._apply(pipeline, answers, generation, whole=False)
+
     def replace(self, pipeline: str, answers: Mapping[str, pa.Table], generation: int | None = None) -> int:
         """Replace all rows of views."""
+        return self._apply(pipeline, answers, generation, whole=True)
 
+    def _apply(self, pipeline: str, answers: Mapping[str, pa.Table], generation: int | None, whole: bool) -> int:
         def work(connection: StoreConnection, again: bool) -> int:
             catalog = Catalog(connection)
             version = catalog.version(lock=True)
             to = generations.target(catalog, pipeline, generation)
-            return self._change(connection, pipeline, to, answers, version, whole=True)
+            return self._change(connection, pipeline, to, answers, version, whole)
 
         return self.write(work)
 
@@ -113,14 +119,14 @@ class SqlStore(ABC):
         with self.read() as connection:
             return Catalog(connection).generations(pipeline)
 
-    def begin_generation(self, pipeline: str, shapes: Sequence[ViewShape]) -> int:
+    def begin_generation(self, pipeline: str, shapes: Sequence[ViewShape], least: int = 1) -> int:
         """Create a new generation to fill."""
 
         def work(connection: StoreConnection, again: bool) -> int:
             catalog = Catalog(connection)
             catalog.create()
             catalog.version(lock=True)
-            return generations.begin(connection, pipeline, shapes)
+            return generations.begin(connection, pipeline, shapes, least)
 
         number = self.write(work)
         self._clear()

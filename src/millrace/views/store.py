@@ -4,8 +4,8 @@ A view belongs to a pipeline. Every commit that changes a row increments the ver
 readers see all of a commit or nothing. A row has the version that wrote it; a change has the version at which the row
 was added (+1) or removed (-1).
 
-A replay fills a new *generation* of a pipeline's views beside the served one, and `swap` then serves the new one. The
-first commit of a checkpoint binds it to one generation: the one it names, or the one served at that time.
+A replay fills a new *generation* of a pipeline's views beside the served one, and `swap` then serves the new one. A
+generation records its last commit, and accepts only the one after it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from millrace.model.connectors import Commit
 from millrace.model.duration import Duration
 from millrace.model.errors import NotFoundError, PipelineError, unknown
 from millrace.model.extra import extra
@@ -98,24 +99,29 @@ class Store(Protocol):
     def open(self, pipeline: str, shapes: Sequence[ViewShape], generation: int | None = None) -> None:
         """Create the missing views of a generation; the default is the served one.
 
-        Refuses a view that exists with another shape, or that belongs to another pipeline.
+        If none is served yet, a generation that does not exist is created, and served. Refuses a view that exists with
+        another shape, or that belongs to another pipeline.
         """
+
+    def id(self) -> str:
+        """The id of the store, which no other store has."""
+
+    def last_commit(self, pipeline: str, generation: int) -> Commit | None:
+        """The last commit to a generation of a pipeline's views; None if there is none."""
 
     def commit(
-        self,
-        pipeline: str,
-        checkpoint: str,
-        batch: int,
-        answers: Mapping[str, pa.Table],
-        once: bool,
-        generation: int | None = None,
+        self, commit: Commit, answers: Mapping[str, pa.Table], once: bool, generation: int | None = None
     ) -> int | None:
-        """Apply the answers of a micro-batch to views and record the batch, in one transaction.
+        """Apply the answers of a micro-batch to a generation of views and record the commit, in one transaction.
 
-        Answers are ordered within a view: of several for the same key, the last counts. A diff of +1 upserts the row of
-        its key, -1 deletes it. With `once` the commit is idempotent: it does nothing if the checkpoint has
-        recorded this batch or a later one. Returns the version that holds the answers; None if it did nothing.
+        The default generation is the served one. Answers are ordered within a view: of several for the same key, the
+        last counts. A diff of +1 upserts the row of its key, -1 deletes it. With `once` the commit is idempotent: it
+        does nothing if it is recorded already. Returns the version that holds the answers; None if it did nothing.
+        Raises ConflictError if the last recorded commit is not the one before.
         """
+
+    def correct(self, pipeline: str, answers: Mapping[str, pa.Table], generation: int | None = None) -> int:
+        """Apply answers as `commit` does, but record no commit."""
 
     def replace(self, pipeline: str, answers: Mapping[str, pa.Table], generation: int | None = None) -> int:
         """Replace all rows of views by the answers of a batch, in one transaction."""
@@ -123,8 +129,8 @@ class Store(Protocol):
     def generations(self, pipeline: str) -> list[Generation]:
         """The generations of a pipeline's views, in order, including dropped ones."""
 
-    def begin_generation(self, pipeline: str, shapes: Sequence[ViewShape]) -> int:
-        """Create a new generation to fill; an unfinished one is dropped."""
+    def begin_generation(self, pipeline: str, shapes: Sequence[ViewShape], least: int = 1) -> int:
+        """Create a new generation to fill, with a number of at least `least`; an unfinished one is dropped."""
 
     def swap(self, pipeline: str, generation: int) -> int:
         """Serve a filled generation, and keep the one before it for rollback. Returns the version.

@@ -1,0 +1,112 @@
+"""Whether the log, the checkpoint, the store and the sinks of a pipeline belong together.
+
+Each output stores the last commit that was written to it, with a digest of the batch's offsets, and a checkpoint holds
+these offsets. A checkpoint also holds the identity of the records that it has read. So a part that was restored from
+an older copy, deleted or made again is detected before anything is computed.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from millrace.model.connectors import Commit
+from millrace.spark.history import VIEWS, History, TopicRead
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNow:
+    """A topic as the log has it now."""
+
+    uid: str
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    marks: tuple[int | None, ...]
+    """The marks of the appends that wrote the last records that the checkpoint has read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the parts of a pipeline say of themselves."""
+
+    folder: Path
+    """The checkpoint's."""
+    history: History | None
+    """None if there is no checkpoint in the folder."""
+    commits: Mapping[str, Commit | None]
+    """The last commit of each output that stores commits."""
+    known: int = 1
+    """The newest generation that the store knows."""
+    newest: int = 1
+    """The newest generation that has a checkpoint."""
+    topics: Mapping[TopicRead, TopicNow] = field(default_factory=dict)
+    """The topics that were read, as they are now."""
+
+
+def disagreement(parts: Parts) -> str | None:
+    """The first reason why the parts do not belong together; None if they do."""
+    return next(_reasons(parts), None)
+
+
+def gap(parts: Parts) -> str | None:
+    """The records that retention removed before they were read; None if there are none."""
+    for read, now in parts.topics.items():
+        for partition, (start, offset) in enumerate(zip(now.starts, read.offsets, strict=False)):
+            if offset < start:
+                return f"retention removed offsets {offset} to {start - 1} of {read.topic}/{partition} unread"
+    return None
+
+
+def _reasons(parts: Parts) -> Iterator[str]:
+    if parts.newest > max(parts.known, 1):
+        yield (
+            f"there is a checkpoint of generation {parts.newest} beside {parts.folder}, which the store does not know: "
+            "the store is an older copy, or another one"
+        )
+    for output, commit in parts.commits.items():
+        reason = _reason(parts.folder, parts.history, output, commit)
+        if reason is not None:
+            yield reason
+    for read, now in parts.topics.items():
+        reason = _other_records(parts.folder, read, now)
+        if reason is not None:
+            yield reason
+
+
+def _reason(folder: Path, history: History | None, output: str, commit: Commit | None) -> str | None:
+    """The reason why an output does not belong to a checkpoint; None if it does."""
+    called = "the store" if output == VIEWS else output
+    if history is None:
+        if commit is None:
+            return None
+        return f"{called} was written from checkpoint {commit.checkpoint or 'another'}, and there is none in {folder}"
+    first = history.outputs.get(output, history.committed + 1)
+    if commit is None:
+        if first > history.committed:
+            return None
+        return f"{called} holds nothing of checkpoint {folder}, which has committed batch {history.committed}"
+    if commit.batch > history.planned:
+        return f"checkpoint {folder} has come to batch {history.planned}, but {called} to {commit.batch}"
+    if commit.batch < history.committed:
+        return f"checkpoint {folder} has committed batch {history.committed}, but {called} only {commit.batch}"
+    if history.digests.get(commit.batch) != commit.digest or commit.batch < first:
+        return f"batch {commit.batch} in {called} is not the one that checkpoint {folder} has computed"
+    return None
+
+
+def _other_records(folder: Path, read: TopicRead, now: TopicNow) -> str | None:
+    """The reason why a topic does not hold the records that a checkpoint has read; None if it does."""
+    if now.uid != read.uid or len(now.ends) != len(read.offsets):
+        return f"topic {read.topic!r} is not the one that checkpoint {folder} has read: it was made again"
+    for partition, (offset, end) in enumerate(zip(read.offsets, now.ends, strict=True)):
+        if end < offset:
+            return (
+                f"{read.topic}/{partition} ends at offset {end}, but checkpoint {folder} has read up to {offset}: "
+                "the log is an older copy"
+            )
+    for partition, (mark, found) in enumerate(zip(read.marks, now.marks, strict=True)):
+        if mark is not None and found is not None and mark != found:
+            return (
+                f"offset {read.offsets[partition] - 1} of {read.topic}/{partition} is not the record that checkpoint "
+                f"{folder} has read: the log is an older copy with other records"
+            )
+    return None

@@ -1,0 +1,95 @@
+"""Checks, before Spark starts, that the parts of a pipeline belong together, and chooses the generation to continue."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from millrace.eventlog.topics import Log
+from millrace.model.connectors import Commit
+from millrace.model.errors import ConflictError
+from millrace.model.pipeline import Pipeline
+from millrace.running.agreement import Parts, TopicNow, disagreement, gap
+from millrace.running.settings import Locations
+from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.history import VIEWS, TopicRead
+from millrace.spark.outputs import writers_of
+from millrace.spark.writers import Writer
+from millrace.views.store import Generation, GenerationState, NoViewsError, Store
+
+
+def generations_of(store: Store, pipeline: str) -> list[Generation]:
+    """The generations that a store knows of a pipeline's outputs; none if the store does not exist yet."""
+    try:
+        return store.generations(pipeline)
+    except NoViewsError:
+        return []
+
+
+def serving(store: Store, pipeline: str) -> int:
+    """The served generation of a pipeline's outputs; if there is none, the number that the next one will get."""
+    known = generations_of(store, pipeline)
+    new = max((each.number for each in known), default=0) + 1
+    return next((each.number for each in known if each.state is GenerationState.SERVING), new)
+
+
+def newest_checkpoint(home: Locations) -> int:
+    """The newest generation that has, or had, a checkpoint; 0 if there is none."""
+    pattern = re.compile(rf"{re.escape(home.checkpoint.name)}(?:@(\d+))?")
+    folder = home.checkpoint.parent
+    names = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    return max((int(found[1] or 1) for name in names if (found := pattern.fullmatch(name))), default=0)
+
+
+def check_agreement(pipeline: Pipeline, home: Locations, store: Store) -> int:
+    """The generation to continue. Raises ConflictError if the parts of the pipeline do not belong together.
+
+    The files and tables of a replay that was interrupted between the swap of the views and theirs are swapped first.
+    """
+    generation = serving(store, pipeline.name)
+    writers = writers_of(pipeline, str(home.log.absolute()), generation)
+    for writer in writers.values():
+        writer.serve()
+    parts = parts_of(pipeline, home, store, generation, writers)
+    reason = disagreement(parts)
+    if reason is not None:
+        raise ConflictError(reason, f"compute it again from the log: {home.command('replay')}")
+    missing = gap(parts)
+    if missing is not None:
+        raise ConflictError(
+            missing,
+            f"go on without them: {home.command('repair')} --skip-gaps; or compute all again from the records that are "
+            f"left: {home.command('replay')}",
+        )
+    return generation
+
+
+def parts_of(
+    pipeline: Pipeline, home: Locations, store: Store, generation: int, writers: Mapping[str, Writer]
+) -> Parts:
+    """What the parts of a pipeline say of themselves; `writers` are those of a generation of the sinks."""
+    folder = home.generation(generation)
+    history = Checkpoint(folder).history()
+    commits = {output: writer.last() for output, writer in writers.items() if writer.stores_commits}
+    if pipeline.views:
+        commits = {VIEWS: _last_commit(store, pipeline.name, generation), **commits}
+    known = max((each.number for each in generations_of(store, pipeline.name)), default=0)
+    read = () if history is None else history.read
+    topics = {each: found for each in read if (found := _topic(home.log, each)) is not None}
+    return Parts(folder, history, commits, known, newest_checkpoint(home), topics)
+
+
+def _last_commit(store: Store, pipeline: str, generation: int) -> Commit | None:
+    try:
+        return store.last_commit(pipeline, generation)
+    except NoViewsError:
+        return None
+
+
+def _topic(path: Path, read: TopicRead) -> TopicNow | None:
+    """A topic as it is now; None if the log does not have it, which other checks report."""
+    log = Log(path)
+    if read.topic not in {topic.name for topic in log.topics()}:
+        return None
+    ends = log.ends(read.topic)
+    marks = log.marks(read.topic, read.offsets) if len(ends) == len(read.offsets) else []
+    return TopicNow(log.uid_of(read.topic), tuple(log.starts(read.topic)), tuple(ends), tuple(marks))
