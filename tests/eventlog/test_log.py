@@ -265,7 +265,7 @@ def test_many_may_open_a_log_that_is_not_there_yet(tmp_path: Path) -> None:
 
 
 def test_the_journal_of_writes_does_not_grow_for_ever(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "_JOURNAL", 300_000)
+    monkeypatch.setattr(database, "JOURNAL", 300_000)
     for _ in range(40):
         log.append("plays", [os.urandom(50_000)])
     assert Path(f"{log.path}-wal").stat().st_size < 3_000_000

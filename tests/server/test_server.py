@@ -212,7 +212,7 @@ def test_a_request_that_is_given_up_does_not_hold_others_up(log: Log) -> None:
 def test_a_disk_that_is_full_is_not_the_sender_s_fault(
     client: TestClient, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect = database._connect
+    connect = database.connect
 
     def small(path: Path, mode: str) -> sqlite3.Connection:
         connection = connect(path, mode)
@@ -220,7 +220,7 @@ def test_a_disk_that_is_full_is_not_the_sender_s_fault(
         return connection
 
     log.close()
-    monkeypatch.setattr(database, "_connect", small)
+    monkeypatch.setattr(database, "connect", small)
     answer = client.post("/topics/plays", json={"n": os.urandom(100_000).hex()})
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
     assert "the disk is full; nothing of this was kept" in answer.json()["error"]

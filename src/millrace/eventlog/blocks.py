@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.eventlog.content import MERGED, Content, decode, encode
+from millrace.eventlog.marks import joined, single
 from millrace.eventlog.retention import Block, stale
 from millrace.eventlog.sequences import Appended
 from millrace.eventlog.topic import Topic
-from millrace.model.errors import MillraceError
+from millrace.eventlog.trouble import is_damage
+from millrace.model.errors import CorruptError, MillraceError
 
 _COLUMNS = "partition, first, records, bytes, latest, begun, ended, content"
 _PARTITION = "topic = :topic AND partition = :partition AND first"
@@ -53,13 +55,15 @@ def bounds(connection: sqlite3.Connection, topic: int) -> list[tuple[int, int]]:
     return [(start, start if end is None else end) for start, end in rows]
 
 
-def put(connection: sqlite3.Connection, id: int, topic: Topic, pieces: Iterable[Piece], now: int) -> list[Appended]:
-    """Append records to partitions; returns their offset ranges."""
+def put(
+    connection: sqlite3.Connection, id: int, topic: Topic, pieces: Iterable[Piece], now: int, mark: int
+) -> list[Appended]:
+    """Append records to partitions, with the mark of the append; returns their offset ranges."""
     ends = {partition: end for partition, (_, end) in enumerate(bounds(connection, id))}
     added: dict[int, Appended] = {}
     for piece in pieces:
         end, count = ends[piece.partition], len(piece.records)
-        _put(connection, id, topic.max_age, piece, end, now)
+        _put(connection, id, topic.max_age, piece, end, now, mark)
         ends[piece.partition] += count
         before = added.get(piece.partition, Appended(piece.partition, end, 0))
         added[piece.partition] = Appended(before.partition, before.first, before.count + count)
@@ -74,20 +78,34 @@ def sizes(connection: sqlite3.Connection, id: int, partition: int, start: int, e
 
 def contents(
     connection: sqlite3.Connection, id: int, partition: int, start: int, end: int
-) -> Iterator[tuple[int, bytes, int]]:
-    """The blocks that overlap an offset range, one by one: first offset, encoded records, checksum."""
+) -> Iterator[tuple[int, int, int | None, bytes | None, int]]:
+    """The blocks that overlap an offset range, one by one: first offset, number of records, content, block, checksum.
+
+    A gap has no content. A block is None if it is missing.
+    """
     asked = {"topic": id, "partition": partition, "start": start, "end": end}
-    tables = "blocks JOIN contents ON id = content"
-    yield from connection.execute(f"SELECT first, block, checksum FROM {tables} WHERE {_OVERLAPPING}", asked)
+    columns, tables = "first, records, content, block, checksum", "blocks LEFT JOIN contents ON id = content"
+    yield from connection.execute(f"SELECT {columns} FROM {tables} WHERE {_OVERLAPPING}", asked)
 
 
 def first_since(connection: sqlite3.Connection, id: int, partition: int, instant: int) -> int | None:
-    """The first offset of the first block that holds a timestamp at or after an instant; None if there is none."""
+    """The first offset of the first block that holds a timestamp at or after an instant; None if there is none.
+
+    Gaps are passed over.
+    """
     row = connection.execute(
-        "SELECT first FROM blocks WHERE topic = ? AND partition = ? AND latest >= ? ORDER BY first LIMIT 1",
+        "SELECT first FROM blocks WHERE topic = ? AND partition = ? AND latest >= ? AND content IS NOT NULL "
+        "ORDER BY first LIMIT 1",
         (id, partition, instant),
     ).fetchone()
     return None if row is None else int(row[0])
+
+
+def latest(connection: sqlite3.Connection, id: int) -> int | None:
+    """The latest timestamp of a topic's records; None if it has none."""
+    asked = "SELECT max(latest) FROM blocks WHERE topic = ? AND content IS NOT NULL"
+    (found,) = connection.execute(asked, (id,)).fetchone()
+    return None if found is None else int(found)
 
 
 def expired(connection: sqlite3.Connection, id: int, topic: Topic, now: int) -> list[Block]:
@@ -108,24 +126,31 @@ def expire(connection: sqlite3.Connection, id: int, blocks: Sequence[Block]) -> 
         )
 
 
-def _put(connection: sqlite3.Connection, id: int, max_age: int | None, piece: Piece, first: int, now: int) -> None:
+def _put(
+    connection: sqlite3.Connection, id: int, max_age: int | None, piece: Piece, first: int, now: int, mark: int
+) -> None:
     latest = pc.max(piece.records["timestamp"]).value
     block = Block(piece.partition, first, len(piece.records), piece.records.nbytes, latest, now, now, 0)
-    content = piece.content
+    content, marks = piece.content, single(mark)
     if content is None:
         merged = list(_to_merge(connection, id, max_age, block))[::-1]
         try:
-            before = [_records(connection, each) for each in merged]
-        except MillraceError:  # a damaged block is not merged
+            before = [_stored(connection, each) for each in merged]
+        except (MillraceError, sqlite3.DatabaseError) as error:  # a damaged block is not merged
+            if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
+                raise
             merged, before = [], []
-        content = encode(pa.concat_tables([*before, piece.records]).combine_chunks())
-        block = _together([*merged, block])
-        _delete(connection, id, merged)
+        content = encode(pa.concat_tables([*(records for records, _ in before), piece.records]).combine_chunks())
+        if merged:
+            each = [(old.first, found) for old, (_, found) in zip(merged, before, strict=True)]
+            marks = joined([*each, (first, marks)])
+            block = _together([*merged, block])
+            _delete(connection, id, merged)
     row = connection.execute(
-        "INSERT INTO contents (checksum, block) VALUES (?, ?)", (content.checksum, content.block)
+        "INSERT INTO contents (checksum, marks, block) VALUES (?, ?, ?)", (content.checksum, marks, content.block)
     ).lastrowid
-    marks = ", ".join("?" * 9)
-    connection.execute(f"INSERT INTO blocks (topic, {_COLUMNS}) VALUES ({marks})", (id, *astuple(block)[:-1], row))
+    places = ", ".join("?" * 9)
+    connection.execute(f"INSERT INTO blocks (topic, {_COLUMNS}) VALUES ({places})", (id, *astuple(block)[:-1], row))
 
 
 def _to_merge(connection: sqlite3.Connection, id: int, max_age: int | None, block: Block) -> Iterator[Block]:
@@ -135,7 +160,7 @@ def _to_merge(connection: sqlite3.Connection, id: int, max_age: int | None, bloc
         f"SELECT {_COLUMNS} FROM blocks WHERE topic = ? AND partition = ? ORDER BY first DESC", (id, block.partition)
     )
     for before in (Block(*row) for row in rows):
-        if before.bytes > size or before.bytes + size > MERGED:
+        if before.content is None or before.bytes > size or before.bytes + size > MERGED:
             return
         if max_age is not None and block.ended - before.begun > max_age // 8:
             return  # a merged block expires as a whole, so old records would outlive the topic's retention
@@ -158,13 +183,20 @@ def _together(blocks: Sequence[Block]) -> Block:
     )
 
 
-def _records(connection: sqlite3.Connection, block: Block) -> pa.Table:
-    row = connection.execute("SELECT block, checksum FROM contents WHERE id = ?", (block.content,)).fetchone()
-    return decode(row[0], row[1], f"offset {block.first}")
+def _stored(connection: sqlite3.Connection, block: Block) -> tuple[pa.Table, bytes]:
+    """The records and the marks of a block. Raises CorruptError if they are damaged."""
+    row = connection.execute("SELECT block, checksum, marks FROM contents WHERE id = ?", (block.content,)).fetchone()
+    if row is None:
+        raise CorruptError(f"the block at offset {block.first} is missing", "skip it: millrace repair")
+    records = decode(row[0], row[1], f"offset {block.first}")
+    if len(records) != block.records:
+        raise CorruptError(f"the block at offset {block.first} is damaged", "skip it: millrace repair")
+    return records, row[2]
 
 
 def _delete(connection: sqlite3.Connection, id: int, blocks: Sequence[Block]) -> None:
-    connection.executemany("DELETE FROM contents WHERE id = ?", [(block.content,) for block in blocks])
+    held = [(block.content,) for block in blocks if block.content is not None]
+    connection.executemany("DELETE FROM contents WHERE id = ?", held)
     connection.executemany(
         "DELETE FROM blocks WHERE topic = ? AND partition = ? AND first = ?",
         [(id, block.partition, block.first) for block in blocks],

@@ -46,7 +46,10 @@ def encode(records: pa.Table) -> Content:
 def decode(block: bytes, checksum: int, where: str) -> pa.Table:
     """Decode records. Raises CorruptError if the checksum does not match."""
     if zlib.crc32(block) != checksum:
-        raise CorruptError(f"the log is damaged at {where}", "put a copy of it in its place, or start after that")
+        raise CorruptError(
+            f"the log is damaged at {where}",
+            "put a copy of it in its place, or skip the damaged block: millrace repair",
+        )
     return pa.ipc.open_stream(block, options=_READ).read_all()
 
 

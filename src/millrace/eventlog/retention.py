@@ -19,8 +19,8 @@ class Block:
     """When the first of its records was appended."""
     ended: int
     """When the last of its records was appended."""
-    content: int
-    """The id of its content."""
+    content: int | None
+    """The id of its content; None for a gap."""
 
     @property
     def end(self) -> int:

@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +54,9 @@ def insert_topic(connection: sqlite3.Connection, topic: Topic) -> None:
     """Create a topic. Refuses a name that exists."""
     if connection.execute("SELECT 1 FROM topics WHERE name = ?", (topic.name,)).fetchone():
         raise ConflictError(f"topic {topic.name!r} is there already", "choose another name, or remove it first")
-    made = connection.execute(f"INSERT INTO topics ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)", _row(topic)).lastrowid
+    made = connection.execute(
+        f"INSERT INTO topics (uid, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", (uuid.uuid4().hex, *_row(topic))
+    ).lastrowid
     rows = [(made, number) for number in range(topic.partitions)]
     connection.executemany("INSERT INTO partitions VALUES (?, ?, 0)", rows)
 
@@ -64,7 +67,7 @@ def update_topic(connection: sqlite3.Connection, id: int, topic: Topic) -> None:
 
 
 def delete_topic(connection: sqlite3.Connection, id: int) -> None:
-    """Delete a topic with its records, producer sequences and consumer offsets."""
+    """Delete a topic with its records, producer sequences and consumer offsets. Content that was set aside stays."""
     connection.execute("DELETE FROM contents WHERE id IN (SELECT content FROM blocks WHERE topic = ?)", (id,))
     for table in ("blocks", "partitions", "sequences", "consumers"):
         connection.execute(f"DELETE FROM {table} WHERE topic = ?", (id,))
@@ -83,6 +86,13 @@ def find_topic(connection: sqlite3.Connection, name: str) -> tuple[int, Topic]:
         known = [each.name for each in all_topics(connection)]
         raise not_found("topic", name, known, f"make it: millrace topics create {name}")
     return row[0], _topic(row[1:])
+
+
+def find_uid(connection: sqlite3.Connection, name: str) -> str:
+    """The unique id of a topic. Raises MillraceError if the topic does not exist."""
+    id, _ = find_topic(connection, name)
+    (uid,) = connection.execute("SELECT uid FROM topics WHERE id = ?", (id,)).fetchone()
+    return str(uid)
 
 
 def _row(topic: Topic) -> tuple[Any, ...]:

@@ -6,11 +6,10 @@
     log.read("plays", 0, 0, log.ends("plays")[0])
 
 Guarantees: an append is durable when it returns, and atomic; the offsets of a partition have no gaps between its start
-and its end; only retention moves the start, and the end only grows. Any number of processes may append and read
-concurrently.
+and its end, except where damaged blocks were skipped; only retention moves the start, and the end only grows. Any
+number of processes may append and read concurrently. Where nothing may be written, a log can be read.
 """
 
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -20,21 +19,31 @@ from pathlib import Path
 from types import EllipsisType, TracebackType
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from millrace.eventlog import blocks, sequences
-from millrace.eventlog.content import cut, decode
+from millrace.eventlog import blocks, consumers, damage, logtime, reading, sequences, upkeep
+from millrace.eventlog.content import cut
+from millrace.eventlog.damage import Damage, Gap
 from millrace.eventlog.database import Database
 from millrace.eventlog.intercept import Interceptor, intercept
+from millrace.eventlog.marks import mark_at, new_mark
 from millrace.eventlog.partition import spread
-from millrace.eventlog.records import SCHEMA, Headers, Texts, records_of
+from millrace.eventlog.records import Headers, Texts, records_of
 from millrace.eventlog.sequences import Appended, SequenceMark
-from millrace.eventlog.topic import Topic, age, all_topics, delete_topic, find_topic, insert_topic, update_topic
+from millrace.eventlog.topic import (
+    Topic,
+    age,
+    all_topics,
+    delete_topic,
+    find_topic,
+    find_uid,
+    insert_topic,
+    update_topic,
+)
 from millrace.model.duration import SECOND, Duration
-from millrace.model.errors import MachineError, MillraceError, NotFoundError, not_found, refuse
+from millrace.model.errors import MachineError, MillraceError, refuse
 
-__all__ = ["Appended", "Log", "Topic", "now"]
+__all__ = ["Appended", "Damage", "Gap", "Log", "Topic", "now"]
 
 _RETAIN_EVERY = 5 * SECOND
 
@@ -119,10 +128,28 @@ class Log:
         with self._database.read() as connection:
             return find_topic(connection, name)[1]
 
-    def id_of(self, name: str) -> int:
-        """The id of a topic; no other topic of the log has or had it, not even an earlier one of the same name."""
+    @property
+    def id(self) -> str:
+        """The id of the log. Copies of the file share it; no other log has it."""
         with self._database.read() as connection:
-            return find_topic(connection, name)[0]
+            return str(connection.execute("SELECT id FROM log").fetchone()[0])
+
+    def uid_of(self, topic: str) -> str:
+        """The id of a topic; no other topic of any log has or had it, not even an earlier one of the same name."""
+        with self._database.snapshot() as connection:
+            return find_uid(connection, topic)
+
+    def marks(self, topic: str, offsets: Sequence[int]) -> list[int | None]:
+        """For each partition, the mark of the append that wrote the record before an offset.
+
+        None if the offset is 0, if that record is no longer stored, or if the offset is beyond the end. Two logs with
+        the same mark at an offset have the same records before it.
+        """
+        with self._database.snapshot() as connection:
+            id, about = find_topic(connection, topic)
+            if len(offsets) != about.partitions:
+                raise refuse(f"topic {topic!r} has {about.partitions} partitions, but {len(offsets)} offsets are given")
+            return [mark_at(connection, id, partition, offset - 1) for partition, offset in enumerate(offsets)]
 
     def append(
         self,
@@ -147,8 +174,8 @@ class Log:
         with self._database.read() as connection:
             id, about = find_topic(connection, topic)
             ends = [end for _, end in blocks.bounds(connection, id)]
-        clock = self._clock()
-        records = records_of(values, keys, timestamps, headers, clock)
+        wall = self._clock()
+        records = records_of(values, keys, timestamps, headers, wall)
         mark = None if producer is None or sequence is None else SequenceMark(producer, sequence, session)
         parts = spread(intercept(about.interceptors, records), about.partitions, ends)
         pieces = [blocks.piece_of(partition, piece) for partition, part in parts for piece in cut(part)]
@@ -158,12 +185,13 @@ class Log:
             before = None if mark is None else sequences.before(connection, id, mark)
             if before is not None:
                 return before
-            appended = blocks.put(connection, id, about, pieces, clock)
+            stamp = logtime.tick(connection, wall).stamp
+            appended = blocks.put(connection, id, about, pieces, stamp, new_mark())
             if mark is not None:
-                sequences.remember(connection, id, mark, appended, clock)
-        if clock - self._retained >= _RETAIN_EVERY:
-            self._retained = clock
-            with suppress(MillraceError):  # the append is committed, even if retention fails
+                sequences.remember(connection, id, mark, appended, stamp)
+        if not 0 <= wall - self._retained < _RETAIN_EVERY:  # a clock may be turned back
+            self._retained = wall
+            with suppress(MillraceError, sqlite3.Error):  # the append is committed, even if retention fails
                 self.retain()
         return appended
 
@@ -182,55 +210,73 @@ class Log:
 
     def at_time(self, topic: str, instant: int) -> list[int]:
         """The first offset of each partition with a timestamp at or after an instant; its end if there is none."""
-        offsets = []
         with self._database.snapshot() as connection:
-            id, _ = find_topic(connection, topic)
-            for partition, (_, end) in enumerate(blocks.bounds(connection, id)):
-                first = blocks.first_since(connection, id, partition, instant)
-                if first is not None:
-                    ((_, records),) = _decoded(connection, id, topic, partition, first, first + 1)
-                    end = first + int(np.argmax(records["timestamp"].cast(pa.int64()).to_numpy() >= instant))
-                offsets.append(end)
-        return offsets
+            return reading.at_time(connection, topic, instant)
+
+    def latest(self, topic: str) -> int | None:
+        """The latest timestamp of a topic's records; None if it has none. Reads metadata only."""
+        with self._database.read() as connection:
+            return blocks.latest(connection, find_topic(connection, topic)[0])
 
     def sizes(self, topic: str, partition: int, start: int, end: int) -> list[tuple[int, int, int]]:
-        """The blocks that overlap an offset range: first offset, number of records, bytes. Reads metadata only."""
+        """The blocks that overlap an offset range: first offset, number of records, bytes. Reads metadata only.
+
+        A gap has 0 bytes.
+        """
         with self._database.read() as connection:
             return blocks.sizes(connection, find_topic(connection, topic)[0], partition, start, end)
 
     def read(self, topic: str, partition: int, start: int, end: int) -> pa.Table:
         """The records from `start` to before `end`: key, value, offset, timestamp, headers, each column in one chunk.
 
-        Raises NotFoundError if retention removed some of them, or if they are beyond the end.
+        Records of gaps are left out, so that offsets may have holes. Raises NotFoundError if retention removed some
+        records, or if they are beyond the end, and CorruptError if a block is damaged.
         """
         with self._database.snapshot() as connection:
-            id, about = find_topic(connection, topic)
-            if not 0 <= partition < about.partitions:
-                raise NotFoundError(
-                    f"topic {topic!r} has no partition {partition}", f"it has only 0 to {about.partitions - 1}"
-                )
-            _check_bounds(f"{topic}/{partition}", start, end, blocks.bounds(connection, id)[partition])
-            end = max(start, end)
-            found = _decoded(connection, id, topic, partition, start, end)
-        records = pa.concat_tables([SCHEMA.empty_table(), *(table for _, table in found)])
-        records = records.slice(start - found[0][0] if found else 0, end - start).combine_chunks()
-        return records.add_column(2, "offset", pa.array(np.arange(start, end)))
+            return reading.read(connection, topic, partition, start, end)
+
+    def damaged(self, topic: str, progress: Callable[[int, int], object] | None = None) -> list[Damage]:
+        """Read all records of a topic and return what is damaged; calls `progress` with bytes read and bytes in all."""
+        return damage.damaged(self._database, topic, progress)
+
+    def skip_damaged(self, topic: str, partition: int, first: int) -> None:
+        """Replace a damaged block, found by `damaged`, by a gap. Its content is set aside, and no offset changes.
+
+        Refuses a block that is not damaged. Skipping a gap again does nothing.
+        """
+        with self._database.write() as connection:
+            id, _ = find_topic(connection, topic)
+            damage.skip(connection, id, f"{topic}/{partition}", partition, first, self._clock())
+
+    def gaps(self, topic: str) -> list[Gap]:
+        """The gaps of a topic: offsets whose records were damaged and skipped, unless retention has passed them."""
+        with self._database.read() as connection:
+            return damage.gaps(connection, find_topic(connection, topic)[0])
+
+    def clock_jump(self) -> int | None:
+        """By how many microseconds the wall clock jumped; None if it did not.
+
+        A jump is a clock more than an hour ahead of the log's own time when something was appended in the last ten
+        minutes, so that it is in doubt; or one that is more than an hour behind the log's time.
+        """
+        with self._database.read() as connection:
+            time = logtime.load_time(connection)
+        return None if time is None else logtime.jump(time, self._clock())
+
+    def follow_clock(self) -> None:
+        """Set the log's own time to the wall clock, for a person who knows that this clock is right.
+
+        If the log's time was ahead, the ages of records stay as they are. A clock that is ahead is believed at once.
+        """
+        with self._database.write() as connection:
+            logtime.follow(connection, self._clock())
 
     def retain(self) -> dict[str, int]:
         """Apply retention to all topics, in whole blocks. Returns the number of removed records by topic.
 
-        `append` does this every few seconds.
+        Ages are measured by the log's own time. `append` does this every few seconds.
         """
-        removed: dict[str, int] = {}
-        for topic in self.topics():
-            while count := self._expire(topic.name):
-                removed[topic.name] = removed.get(topic.name, 0) + count
-        with self._database.read() as connection:
-            silent = sequences.any_silent(connection, self._clock())
-        if silent:
-            with self._database.write() as connection:
-                sequences.forget(connection, self._clock())
-        return removed
+        return upkeep.retain(self._database, self._clock())
 
     def report(self, group: str, topic: str, offsets: Sequence[int], member: str = "") -> None:
         """Store the next offsets of a consumer group, one for each partition. A power cut may undo it.
@@ -238,70 +284,18 @@ class Log:
         A group that reads a topic several times reports as several members.
         """
         with self._database.write(durable=False) as connection:
-            id, about = find_topic(connection, topic)
-            if len(offsets) != about.partitions:
-                raise refuse(f"topic {topic!r} has {about.partitions} partitions, but {len(offsets)} offsets are given")
-            row = (id, group, member, json.dumps([int(offset) for offset in offsets]))
-            connection.execute("INSERT OR REPLACE INTO consumers VALUES (?, ?, ?, ?)", row)
+            consumers.report(connection, group, topic, offsets, member)
 
     def forget(self, group: str) -> None:
         """Remove the offsets of a consumer group, so that no producer waits for it. A running group reports again."""
         with self._database.write() as connection:
-            rows = connection.execute("SELECT DISTINCT consumer_group FROM consumers ORDER BY 1").fetchall()
-            known = [name for (name,) in rows]
-            if group not in known:
-                raise not_found("consumer group", group, known, "millrace topics list shows them")
-            connection.execute("DELETE FROM consumers WHERE consumer_group = ?", (group,))
+            consumers.forget(connection, group)
 
     def lag(self, topic: str) -> dict[str, int]:
         """The lag of each consumer group, in stored records: that of its slowest member."""
         with self._database.snapshot() as connection:
-            id, _ = find_topic(connection, topic)
-            asked = "SELECT consumer_group, offsets FROM consumers WHERE topic = ? ORDER BY consumer_group"
-            consumers = [(group, json.loads(offsets)) for group, offsets in connection.execute(asked, (id,))]
-            bounds = blocks.bounds(connection, id)
-        lags: dict[str, int] = {}
-        for group, offsets in consumers:
-            behind = sum(max(0, end - max(start, at)) for (start, end), at in zip(bounds, offsets, strict=True))
-            lags[group] = max(behind, lags.get(group, 0))
-        return lags
+            return consumers.lags(connection, topic)
 
     def _bounds(self, topic: str) -> list[tuple[int, int]]:
         with self._database.snapshot() as connection:
             return blocks.bounds(connection, find_topic(connection, topic)[0])
-
-    def _expire(self, topic: str) -> int:
-        """Remove some expired blocks; a read checks for them first, to avoid needless write transactions."""
-        with self._database.snapshot() as connection:
-            id, about = find_topic(connection, topic)
-            if not blocks.expired(connection, id, about, self._clock()):
-                return 0
-        with self._database.write() as connection:
-            id, about = find_topic(connection, topic)
-            found = blocks.expired(connection, id, about, self._clock())
-            blocks.expire(connection, id, found)
-        return sum(block.records for block in found)
-
-
-def _decoded(
-    connection: sqlite3.Connection, id: int, topic: str, partition: int, start: int, end: int
-) -> list[tuple[int, pa.Table]]:
-    """The decoded blocks that overlap an offset range: first offset, records."""
-    found = blocks.contents(connection, id, partition, start, end)
-    return [(first, decode(block, check, f"{topic}/{partition}, offset {first}")) for first, block, check in found]
-
-
-def _check_bounds(where: str, start: int, end: int, kept: tuple[int, int]) -> None:
-    """Refuse offsets that retention removed or that are beyond the end."""
-    if start >= end:
-        return
-    if start < kept[0]:
-        raise NotFoundError(
-            f"offsets {start} to {min(end, kept[0]) - 1} of {where} are gone: retention removed them",
-            f"start at {kept[0]}, and let the topic keep more: millrace topics change",
-        )
-    if end > kept[1]:
-        raise NotFoundError(
-            f"offsets {max(start, kept[1])} to {end - 1} of {where} are not there: it ends at {kept[1]}",
-            "is this another log than the one that was read before?",
-        )

@@ -92,7 +92,7 @@ class Feed:
     def _check(self, at: list[int], ends: list[int]) -> None:
         """Refuse a topic that is not the one that was read up to `at`."""
         topic = self._source.name
-        is_another = self._log.id_of(topic) != self._begun()["topic"] or len(at) != len(ends)
+        is_another = self._log.uid_of(topic) != self._begun()["topic"] or len(at) != len(ends)
         if is_another or any(end < offset for offset, end in zip(at, ends, strict=True)):
             raise ConflictError(
                 f"topic {topic!r} was read up to {at}, but is another one now, which ends at {ends}: it was removed "
@@ -101,12 +101,12 @@ class Feed:
             )
 
     def _begun(self) -> dict[str, Any]:
-        """The content of the journal: the id of the topic and the first position."""
+        """The content of the journal: the uid of the topic and the first position."""
         if self._journaled is None:
             try:
                 self._journaled = json.loads(self._journal.read_text(encoding="utf-8"))
             except FileNotFoundError:
-                self._journaled = {"topic": self._log.id_of(self._source.name), "start": self._begin()}
+                self._journaled = {"topic": self._log.uid_of(self._source.name), "start": self._begin()}
                 text = json.dumps(self._journaled)
                 self._journal.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(self._journal, lambda path: path.write_text(text, encoding="utf-8"))

@@ -1,0 +1,79 @@
+"""Errors of SQLite as errors for users, with advice."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from millrace.model.errors import ConflictError, CorruptError, MachineError, MillraceError
+
+PATIENCE = 60
+"""How many seconds a transaction waits for the transaction of another process."""
+
+
+class UncertainError(MachineError):
+    """A transaction whose fsync failed: a power cut or a restart decides whether it is kept."""
+
+
+NOT_KEPT = "nothing of this was kept: "
+_TROUBLES: dict[int, tuple[type[MachineError | CorruptError | ConflictError], str, str]] = {
+    sqlite3.SQLITE_FULL: (MachineError, "the disk is full", "make room, and do it again"),
+    sqlite3.SQLITE_READONLY: (
+        MachineError,
+        "it may not be written to",
+        "change who may write to the file and its folder, or choose another path",
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        MachineError,
+        "it cannot be opened or made",
+        "check that its folder is there and may be written to",
+    ),
+    sqlite3.SQLITE_BUSY: (MachineError, f"another process has been writing for {PATIENCE} s", "do it again"),
+    sqlite3.SQLITE_PROTOCOL: (MachineError, "too many processes are using it", "do it again"),
+    sqlite3.SQLITE_IOERR: (MachineError, "the disk does not take or give data", "mend that, and do it again"),
+    sqlite3.SQLITE_IOERR_FSYNC: (
+        UncertainError,
+        "the disk does not confirm what was written",
+        "mend the disk, and look whether this was kept before you do it again",
+    ),
+    sqlite3.SQLITE_NOTADB: (ConflictError, "it is a file of another kind", "choose another path"),
+    sqlite3.SQLITE_CORRUPT: (
+        CorruptError,
+        "the file is damaged",
+        "put a copy in its place, skip damaged blocks: millrace repair, or save the rest: sqlite3 FILE .recover",
+    ),
+}
+"""Error class, problem and advice for result codes of SQLite: extended ones, and primary ones for all others."""
+
+
+@contextmanager
+def clear(path: Path, writing: bool = False) -> Iterator[None]:
+    """Translate errors of SQLite into errors with advice. If a transaction was `writing`, the advice says so."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        plain = explained(error, path, writing)
+        if plain is None:
+            raise
+        raise plain from error
+
+
+def explained(error: sqlite3.Error, path: Path, writing: bool = False) -> MillraceError | None:
+    """The error for users; None if there is no explanation. A transaction that was `writing` has been rolled back."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    found = _TROUBLES.get(code) or _TROUBLES.get(code & 0xFF)
+    if found is None:
+        return None
+    kind, problem, advice = found
+    rolled_back = NOT_KEPT if writing and kind is MachineError else ""
+    return kind(f"log {path}: {problem}", f"{rolled_back}{advice} ({error})")
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether SQLite found the file damaged."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
+
+
+def is_forbidden(error: sqlite3.Error) -> bool:
+    """Whether SQLite could not open the file, or not write to it or beside it."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
