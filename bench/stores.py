@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from bench.figures import Figure, figure
 from millrace import agg, memory, on, window
+from millrace.model.connectors import Commit
 from millrace.views.shape import shape_of
 from millrace.views.store import Store, open_store
 
@@ -64,7 +65,7 @@ def _fill(store: Store) -> None:
     store.open("bench", [SHAPE])
     for batch, start in enumerate(range(0, KEPT, 100_000)):
         rows = np.arange(start, start + 100_000)
-        store.commit("bench", "fill", batch, {"hourly": _answers(rows, np.ones_like(rows))}, once=True)
+        store.commit(Commit("bench", "fill", batch), {"hourly": _answers(rows, np.ones_like(rows))}, once=True)
 
 
 def _rates(store: Store, upsert: Callable[[pa.Table], None], name: str) -> list[Figure]:
@@ -86,7 +87,7 @@ def _rate(store: Store, upsert: Callable[[pa.Table], None], many: int, oldest: i
         rows = oldest + chance.choice(round((KEPT - oldest) * 1.02), many, replace=False)
         answers = _answers(rows, chance.integers(0, 1_000_000_000, many))
         start = time.perf_counter()
-        store.commit("bench", name, batch, {"hourly": answers}, once=True)
+        store.commit(Commit("bench", name, batch), {"hourly": answers}, once=True)
         middle = time.perf_counter()
         upsert(answers)
         ours.append(middle - start)

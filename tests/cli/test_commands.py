@@ -294,7 +294,7 @@ def test_a_pipeline_that_runs_is_not_run_twice(here: Path, monkeypatch: pytest.M
     ran("topics", "create", "plays")
     with Checkpoint(Path(".millrace/charts")).lock():
         *_, line = refused("run", "charts.py", code=MACHINE).splitlines()
-    assert line == "another run uses the checkpoint .millrace/charts; stop it, or choose another"
+    assert line == "another run uses the checkpoint .millrace/charts; stop that run first"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

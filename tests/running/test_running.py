@@ -142,7 +142,7 @@ def test_a_changed_pipeline_is_replayed_swapped_and_rolled_back(home: Locations)
     assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
     other = replace(home, checkpoint=home.checkpoint.with_name("other"))
     with pytest.raises(ConflictError, match="goes with generation 1 of the views, but 2 is what is read"):
-        start_from(savepoint, other.checkpoint, 2)
+        start_from(savepoint, other, 2)
     changes = changed(home, "minutes", version)
     assert sorted((row["track"], row["plays"], row["diff"]) for row in changes if row["track"] == "Weir") == [
         ("Weir", 1, -1), ("Weir", 2, 1),
@@ -201,7 +201,7 @@ def test_views_that_were_dropped_are_computed_anew(home: Locations) -> None:
     assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
 
 
-def test_a_run_from_a_savepoint_comes_to_the_same(home: Locations) -> None:
+def test_a_savepoint_is_continued_on_the_views_it_belongs_to(home: Locations) -> None:
     pipeline = Pipeline("charts", {"minutes": by_minute()})
     kept(home).append("plays", [play("ann", "Weir", 5)])
     run_stream(QUIET, pipeline, home, ONCE)
@@ -210,15 +210,18 @@ def test_a_run_from_a_savepoint_comes_to_the_same(home: Locations) -> None:
     with pytest.raises(ConflictError, match="choose another name"):
         save(home.checkpoint, savepoint)
     kept(home).append("plays", [play("ann", "Weir", 6), play("ann", "Eddy", 70)])
-    run_stream(QUIET, pipeline, home, ONCE)
-    expected = rows(home, COUNTED)
     other = replace(home, checkpoint=home.checkpoint.with_name("other"))
-    start_from(savepoint, other.checkpoint)
+    start_from(savepoint, other)
     said = run_stream(QUIET, pipeline, other, ONCE)
     assert said.startswith("caught up: 2 rows")
-    assert rows(home, COUNTED) == expected == [("Weir", 2), ("Eddy", 1)]
+    assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
     with pytest.raises(ConflictError, match="is there already"):
-        start_from(savepoint, other.checkpoint)
+        start_from(savepoint, other)
+    for refused in (home, replace(home, checkpoint=home.checkpoint.with_name("third"))):
+        if refused is not home:
+            start_from(savepoint, refused)
+        with pytest.raises(ConflictError, match="has come to batch 0, but the store to 1; .*millrace replay FILE"):
+            run_stream(QUIET, pipeline, refused, ONCE)
 
 
 def test_tables_that_change_are_looked_up_as_of_event_time(home: Locations) -> None:
@@ -281,7 +284,7 @@ def test_the_batch_layer_heals_what_the_stream_got_wrong(home: Locations) -> Non
         spoiled = held.set_column(held.column_names.index("plays"), "plays", pa.array([77] * len(held)))
         diff = pa.array([1] * len(held), pa.int32())
         answers = spoiled.drop_columns(["version"]).add_column(4, "diff", diff)
-        store.commit("charts", "vandal", 0, {"minutes": answers}, once=True)
+        store.correct("charts", {"minutes": answers})
     assert rows(home, COUNTED) == [("Delta", 77), ("Weir", 77), ("Eddy", 77)]
     run_batch_layer(QUIET, pipeline, home)
     assert rows(home, COUNTED) == [("Delta", 1), ("Weir", 2), ("Eddy", 77)], "what is over is right again"

@@ -1,27 +1,37 @@
 """How often a micro-batch that is run again is written, by guarantee and by writer."""
 
+import json
+import os
 import sqlite3
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from millrace import ConflictError
+from millrace import ConflictError, MachineError
+from millrace.model.connectors import Commit
 from millrace.model.schema import parse_schema
-from millrace.spark.writers import Delivery, FileWriter, Guarantee, TableWriter, Writer
+from millrace.spark import sinks
+from millrace.spark.sinks import FileWriter, TableWriter
+from millrace.spark.writers import Answers, Delivery, Guarantee, Write, Writer
 
 SCHEMA = parse_schema("k STRING")
 
 
-def writer(kind: str, folder: Path) -> Writer:
-    return TableWriter(str(folder / "out.db"), "out", SCHEMA) if kind == "table" else FileWriter(str(folder), "json")
+def writer(kind: str, folder: Path, generation: int = 1, staged: bool = False) -> Writer:
+    if kind == "table":
+        return TableWriter(str(folder / "out.db"), "out", SCHEMA, "p", generation, staged)
+    return FileWriter(str(folder), "json", "p", generation, staged)
+
+
+def write_to(writer: Writer) -> Write:
+    return lambda answers, commit, once: writer.write(answers["out"], commit, once)
 
 
 def written(kind: str, folder: Path) -> list[str]:
     if kind == "file":
-        return sorted(line for path in folder.glob("*.json") for line in path.read_text().splitlines())
+        return sorted(line for path in folder.glob("p-*.json") for line in path.read_text().splitlines())
     with closing(sqlite3.connect(folder / "out.db")) as database:
         return sorted(k for (k,) in database.execute("SELECT k FROM out"))
 
@@ -31,24 +41,87 @@ def written(kind: str, folder: Path) -> list[str]:
 def test_batches_that_are_run_again(kind: str, guarantee: Guarantee, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     begun = tmp_path / "begun"
-    for batch in (0, 1, 2, 1, 2, 3):  # after a power cut, two are run again
+    for batch in (0, 1, 1, 2, 2, 3):
         delivery = Delivery("p", "here", guarantee, begun)
-        answers = pa.table({"k": [f"batch {batch}"]})
-        delivery.deliver(batch, [partial(writer(kind, tmp_path / "out").write, answers)])
+        answers = {"out": pa.table({"k": [f"batch {batch}"]})}
+        delivery.deliver(batch, f"digest {batch}", answers, [write_to(writer(kind, tmp_path / "out"))])
     # A file of the same process and batch has the same name, so that at-least-once shows in tables only.
     twice = guarantee is Guarantee.AT_LEAST_ONCE and kind == "table"
     assert len(written(kind, tmp_path / "out")) == (6 if twice else 4)
+    assert writer(kind, tmp_path / "out").last() == Commit("p", "here", 3, "digest 3")
+
+
+def test_at_most_once_records_a_batch_that_it_does_not_write(tmp_path: Path) -> None:
+    def fails(answers: Answers, commit: Commit, once: bool) -> None:
+        raise MachineError("the disk is full", "make room")
+
+    answers = {"out": pa.table({"k": ["lost"]})}
+    delivery = Delivery("p", "here", Guarantee.AT_MOST_ONCE, tmp_path / "begun")
+    with pytest.raises(MachineError):
+        delivery.deliver(0, "digest", answers, [fails])
+    delivery.deliver(0, "digest", answers, [write_to(writer("table", tmp_path))])
+    assert (written("table", tmp_path), writer("table", tmp_path).last()) == ([], Commit("p", "here", 0, "digest"))
 
 
 @pytest.mark.parametrize("kind", ["table", "file"])
-def test_batches_of_another_checkpoint_are_others(kind: str, tmp_path: Path) -> None:
-    for checkpoint in ("one", "two"):
-        delivery = Delivery("p", checkpoint, Guarantee.EXACTLY_ONCE, tmp_path / "begun")
-        delivery.deliver(0, [partial(writer(kind, tmp_path).write, pa.table({"k": ["a"]}))])
+@pytest.mark.parametrize("other", [Commit("p", "c", 0, "x"), Commit("p", "c", 1, "y"), Commit("p", "c", 3, "z")])
+def test_a_batch_that_does_not_follow_is_refused(kind: str, other: Commit, tmp_path: Path) -> None:
+    rows = pa.table({"k": ["a"]})
+    for batch in (0, 1):
+        writer(kind, tmp_path).write(rows, Commit("p", "c", batch, f"digest {batch}"), True)
+    with pytest.raises(ConflictError, match="was last written by batch 1 of checkpoint c"):
+        writer(kind, tmp_path).write(rows, other, True)
     assert len(written(kind, tmp_path)) == 2
 
 
+@pytest.mark.parametrize("kind", ["table", "file"])
+def test_generations_are_swapped_and_swapped_back(kind: str, tmp_path: Path) -> None:
+    old, new = writer(kind, tmp_path), writer(kind, tmp_path, 2, staged=True)
+    old.write(pa.table({"k": ["old"]}), Commit("p", "one", 7, "x"), True)
+    new.write(pa.table({"k": ["new"]}), Commit("p", "two", 0, "y"), True)
+    assert "new" not in str(written(kind, tmp_path))
+    for _ in range(2):  # a second time does nothing
+        new.serve()
+        assert "new" in str(written(kind, tmp_path))
+        assert "old" not in str(written(kind, tmp_path))
+        assert writer(kind, tmp_path, 2).last() == Commit("p", "two", 0, "y")
+    new.write(pa.table({"k": ["more"]}), Commit("p", "two", 1, "z"), True)
+    assert len(written(kind, tmp_path)) == 2
+    back = writer(kind, tmp_path, 1)
+    back.serve()
+    assert "old" in str(written(kind, tmp_path))
+    assert len(written(kind, tmp_path)) == 1
+    assert back.last() == Commit("p", "one", 7, "x")
+
+
+def test_a_swap_of_files_that_was_cut_off_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each of its renames in turn."""
+    for cut in range(5):
+        folder = tmp_path / str(cut)
+        old, new = writer("file", folder), writer("file", folder, 2, staged=True)
+        for batch, key in enumerate("ab"):
+            old.write(pa.table({"k": [f"old {key}"]}), Commit("p", "one", batch, "x"), True)
+            new.write(pa.table({"k": [f"new {key}"]}), Commit("p", "two", batch, "y"), True)
+        moves = 0
+
+        def replace(source: Path, to: Path) -> None:
+            nonlocal moves
+            if moves == cut:  # noqa: B023
+                raise KeyboardInterrupt
+            moves += 1
+            os.rename(source, to)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(sinks.os, "replace", replace)
+            with pytest.raises(KeyboardInterrupt):
+                new.serve()
+        writer("file", folder, 2).serve()
+        assert [json.loads(line)["k"] for line in written("file", folder)] == ["new a", "new b"]
+        writer("file", folder, 1).serve()
+        assert [json.loads(line)["k"] for line in written("file", folder)] == ["old a", "old b"]
+
+
 def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
-    writer("table", tmp_path)
+    writer("table", tmp_path).write(pa.table({"k": ["a"]}), Commit("p", "c", 0), True)
     with pytest.raises(ConflictError, match=r"has the columns .* choose another table"):
-        TableWriter(str(tmp_path / "out.db"), "out", parse_schema("other BIGINT"))
+        TableWriter(str(tmp_path / "out.db"), "out", parse_schema("other BIGINT"), "p").last()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from millrace.model.connectors import Commit
 from millrace.model.schema import parse_schema
 from millrace.views.shape import ViewShape
 from millrace.views.store import open_store
@@ -49,9 +50,10 @@ def commit_all(url: str, batches: list[pa.Table], done: Path) -> None:
     """Commit what is left."""
     store = open_store(url)
     store.open("p", [SHAPE])
-    for number in range(known(done), len(batches)):
-        store.commit("p", "checkpoint", number, {"counts": batches[number]}, once=True)
-        done.write_text(str(number))  # so that the last that is known to be done is run again
+    last = store.last_commit("p", 1)  # it is run again
+    for number in range(last.batch if last else 0, len(batches)):
+        store.commit(Commit("p", "checkpoint", number), {"counts": batches[number]}, once=True)
+        done.write_text(str(number))
     store.close()
 
 

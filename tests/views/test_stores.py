@@ -34,6 +34,7 @@ from millrace import (
     on,
     window,
 )
+from millrace.model.connectors import Commit
 from millrace.model.duration import SECOND
 from millrace.model.query import Query
 from millrace.model.schema import parse_schema
@@ -84,7 +85,7 @@ def store(make: Make) -> Iterator[Store]:
 
 def commit(store: Store, batch: int, *given: Answer, once: bool = True, to: int | None = None) -> int | None:
     checkpoint = "c" if to is None else f"c{to}"
-    return store.commit("p", checkpoint, batch, {"hourly": answers(HOURS, given)}, once, to)
+    return store.commit(Commit("p", checkpoint, batch), {"hourly": answers(HOURS, given)}, once, to)
 
 
 def held(store: Store, view: str = "hourly") -> dict[str, int]:
@@ -111,11 +112,14 @@ def test_the_last_answer_for_a_key_counts(store: Store) -> None:
 def test_a_batch_that_is_run_again_is_skipped(store: Store) -> None:
     assert commit(store, 5, (1, hour("a", 1))) == 1
     assert commit(store, 5, (1, hour("a", 2))) is None
-    assert commit(store, 4, (1, hour("a", 3))) is None
     assert held(store) == {"a": 1}
     assert commit(store, 5, (1, hour("a", 4)), once=False) == 2
     assert commit(store, 6, (1, hour("a", 5))) == 3
-    assert store.commit("p", "another", 0, {"hourly": answers(HOURS, [(1, hour("b", 1))])}, True) == 4
+    for other in (Commit("p", "c", 5), Commit("p", "c", 6, "other offsets"), Commit("p", "c", 8), Commit("p", "d", 0)):
+        with pytest.raises(ConflictError, match=r"was last written by batch 6 of checkpoint c.*millrace replay"):
+            store.commit(other, {"hourly": answers(HOURS, [(1, hour("b", 1))])}, True)
+    assert store.last_commit("p", 1) == Commit("p", "c", 6)
+    assert held(store) == {"a": 5}
 
 
 def test_what_changes_nothing_is_no_change(store: Store) -> None:
@@ -142,10 +146,10 @@ def test_all_views_of_a_commit_change_at_once(store: Store) -> None:
     both = {"hourly": answers(HOURS, [(1, hour("a", 1))]), "counts": answers(SHAPE, batch_of(0))}
     broken = {**both, "counts": both["counts"].drop_columns(["n"])}
     with pytest.raises(PipelineError, match="answers for view 'counts' have the columns"):
-        store.commit("p", "c", 0, broken, True)
+        store.commit(Commit("p", "c", 0), broken, True)
     assert store.version() == 0
     assert held(store) == {}
-    assert store.commit("p", "c", 0, both, True) == 1
+    assert store.commit(Commit("p", "c", 0), both, True) == 1
     assert [view.version for view in store.views()] == [1, 1]
 
 
@@ -196,7 +200,9 @@ def test_columns_of_the_user_keep_their_names(make: Make) -> None:
     shape = shape_of("v", query)
     with closing(open_store(make())) as store:
         store.open("p", [shape])
-        store.commit("p", "c", 0, {"v": answers(shape, [(1, ("a", None, None, 5, 6, "early", 0, False))])}, True)
+        store.commit(
+            Commit("p", "c", 0), {"v": answers(shape, [(1, ("a", None, None, 5, 6, "early", 0, False))])}, True
+        )
         assert store.query("SELECT version, diff, pane_version FROM v").rows == [(5, 6, 1)]
         assert store.changes("v", 0).column_names[-2:] == ["pane_version", "pane_diff"]
     taken = (
@@ -220,7 +226,7 @@ def test_a_view_without_keys_has_one_row(make: Make) -> None:
             rows: list[Answer] = [(1, (None, None, batch, "early", batch, False))]
             if batch:
                 rows.insert(0, (-1, (None, None, batch - 1, "early", batch - 1, False)))
-            store.commit("p", "c", batch, {"total": answers(shape, rows)}, True)
+            store.commit(Commit("p", "c", batch), {"total": answers(shape, rows)}, True)
         assert store.query("SELECT n, version FROM total").rows == [(2, 3)]
         assert store.changes("total", 0)["n"].to_pylist() == [0, 0, 1, 1, 2]
 
@@ -230,7 +236,7 @@ def test_a_view_that_is_another_is_refused(store: Store) -> None:
     other = shape_of(
         "hourly", TIMED.window(window.fixed("1h")).aggregate(n=agg.sum("v"), total=agg.mean("v"), more=agg.count())
     )
-    with pytest.raises(ConflictError, match=r"more is new, total was BIGINT and is DOUBLE; .* `millrace replay`"):
+    with pytest.raises(ConflictError, match=r"more is new, total was BIGINT and is DOUBLE; .* millrace replay FILE"):
         store.open("p", [other])
     panes = TIMED.window(window.fixed("1h")).trigger(on.each()).discarding()
     discarding = shape_of("hourly", panes.aggregate(n=agg.count(), total=agg.sum("v")))
@@ -362,9 +368,9 @@ def _live_in(store: Store, pipeline: str, shape: ViewShape, history: list[tuple[
         match kind:
             case "commit" | "twice":
                 serving.commit(said)
-                after = store.commit(pipeline, f"c{generation}", batch, new, True)
+                after = store.commit(Commit(pipeline, f"c{generation}", batch), new, True)
                 if kind == "twice":
-                    assert store.commit(pipeline, f"c{generation}", batch, new, True) is None
+                    assert store.commit(Commit(pipeline, f"c{generation}", batch), new, True) is None
                 assert after == version + (serving.rows != before)
             case "replace":
                 serving.rows.clear()
@@ -373,7 +379,7 @@ def _live_in(store: Store, pipeline: str, shape: ViewShape, history: list[tuple[
             case "replay":
                 previous, serving, generation = serving, Model(shape), store.begin_generation(pipeline, [shape])
                 serving.commit(said)
-                store.commit(pipeline, f"c{generation}", batch, new, True, generation)
+                store.commit(Commit(pipeline, f"c{generation}", batch), new, True, generation)
                 store.swap(pipeline, generation)
             case "rollback" if previous is not None:
                 previous, serving = serving, previous
@@ -440,7 +446,7 @@ def test_changes_are_kept_for_a_while(make: Make) -> None:
         commit(store, 0, (1, hour("a", 1)))
         now[0] += 300 * SECOND
         commit(store, 1, (1, hour("a", 2)))
-        store.commit("p", "c", 2, {"counts": answers(SHAPE, batch_of(0))}, True)
+        store.commit(Commit("p", "c", 2), {"counts": answers(SHAPE, batch_of(0))}, True)
         assert changed(store, 0) == [(1, "a", 1, 1), (2, "a", 1, -1), (2, "a", 2, 1)]
         now[0] += 400 * SECOND
         commit(store, 3, (1, hour("b", 1)))  # ten minutes have passed since the first
@@ -471,7 +477,7 @@ def test_pipelines_share_a_store(make: Make) -> None:
                 store.open(pipeline, [shape])
                 for number in range(batches):
                     new = {shape.name: answers(shape, batch_of(number))}
-                    versions.append(store.commit(pipeline, "c", number, new, True))
+                    versions.append(store.commit(Commit(pipeline, "c", number), new, True))
         except BaseException as error:
             failed.append(error)
 
@@ -504,7 +510,7 @@ def test_a_replay_takes_the_place_of_what_was_served(store: Store) -> None:
     assert held(store) == {"b": 1, "c": 1}
     assert sorted(changed(store, 3)) == [(4, "a", 1, -1), (4, "c", 1, 1), (4, "d", 1, -1)]
     assert store.swap("p", new) == 4, "it is served already"
-    commit(store, 2, (1, hour("e", 1)))
+    commit(store, 2, (1, hour("e", 1)), to=1)
     assert held(store) == {"b": 1, "c": 1}, "the old pipeline fills what it filled before"
     commit(store, 1, (1, hour("f", 1)), to=new)
     assert store.rollback("p") == 7
@@ -546,7 +552,7 @@ def test_views_that_are_dropped_are_gone_until_they_are_made_anew(store: Store) 
         with pytest.raises(NotFoundError, match="unknown pipeline 'p'"):
             store.drop("p")
     with pytest.raises(ConflictError, match="generation 1 of pipeline 'p' was dropped since"):
-        commit(store, 1, (1, hour("b", 1)))
+        commit(store, 1, (1, hour("b", 1)), to=1)
     assert serving(store, "p") == 4
     store.open("p", [HOURS])
     assert serving(store, "p") == 4, "what filled an old one does not fill this one"
@@ -559,13 +565,13 @@ def test_views_that_are_dropped_are_gone_until_they_are_made_anew(store: Store) 
     assert [view.pipeline for view in store.views()] == ["q"]
 
 
-def test_a_checkpoint_fills_one_generation(store: Store) -> None:
+def test_each_generation_has_commits_of_its_own(store: Store) -> None:
     commit(store, 0, (1, hour("a", 1)))
-    new = store.begin_generation("p", [HOURS])
-    with pytest.raises(
-        ConflictError, match="checkpoint c of pipeline 'p' fills generation 1, so that it cannot fill 2"
-    ):
-        store.commit("p", "c", 1, {}, True, new)
+    new = store.begin_generation("p", [HOURS], least=5)
+    assert new == 5
+    assert store.last_commit("p", new) is None
+    store.commit(Commit("p", "d", 0), {}, True, new)
+    assert (store.last_commit("p", 1), store.last_commit("p", 5)) == (Commit("p", "c", 0), Commit("p", "d", 0))
     with pytest.raises(NotFoundError, match="no generation before the one that is served"):
         store.rollback("p")
 
@@ -575,7 +581,7 @@ def test_a_replay_may_have_other_columns_and_views(store: Store) -> None:
     wider = shape_of("hourly", TIMED.window(window.fixed("1h")).aggregate(n=agg.count(), mean=agg.mean("v")))
     new = store.begin_generation("p", [wider, SHAPE])
     row = ("a", NOON, NOON + HOUR, 1, 0.5, "early", 0, False)
-    store.commit("p", "n", 0, {"hourly": answers(wider, [(1, row)])}, True, new)
+    store.commit(Commit("p", "n", 0), {"hourly": answers(wider, [(1, row)])}, True, new)
     assert store.swap("p", new) == 3
     assert store.query("SELECT k, mean FROM hourly").rows == [("a", 0.5)]
     assert [view.name for view in store.views()] == ["counts", "hourly"]
@@ -806,7 +812,7 @@ def test_a_process_that_is_killed_again_and_again(make: Make, tmp_path: Path) ->
     with closing(open_store(killed)) as one, closing(open_store(clean)) as other:
         other.open("p", [SHAPE])
         for number in range(batches):
-            other.commit("p", "c", number, {"counts": answers(SHAPE, batch_of(number))}, True)
+            other.commit(Commit("p", "c", number), {"counts": answers(SHAPE, batch_of(number))}, True)
         assert {row[:1]: row for row in rows_of(one.rows("counts").rows, 6)} == expected(batches)
         assert one.rows("counts") == other.rows("counts")
         order = [("version", "ascending"), ("diff", "ascending"), ("k", "ascending")]
@@ -823,7 +829,7 @@ def test_a_server_that_is_killed_loses_nothing(postgres: Postgres, monkeypatch: 
         def work() -> None:
             for number in range(batches):
                 new = {"counts": answers(SHAPE, batch_of(number))}
-                versions.append(store.commit("p", "c", number, new, True))
+                versions.append(store.commit(Commit("p", "c", number), new, True))
 
         writer = threading.Thread(target=work)
         writer.start()

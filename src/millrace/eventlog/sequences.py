@@ -14,6 +14,10 @@ REMEMBERED = 16
 FORGOTTEN = 30 * 86_400 * SECOND
 """Appends are forgotten after this many microseconds."""
 
+PIPELINES = "millrace:"
+"""The names of pipelines as producers start with this. Their last appends are never forgotten: a pipeline may pause."""
+
+_SILENT = f"at < ? AND producer NOT GLOB '{PIPELINES}*'"
 _OF = "topic = ? AND producer = ?"
 
 
@@ -39,6 +43,14 @@ def last(connection: sqlite3.Connection, topic: int, producer: str) -> int | Non
     """The last sequence number of a producer; None if none is stored."""
     (sequence,) = connection.execute(f"SELECT max(sequence) FROM sequences WHERE {_OF}", (topic, producer)).fetchone()
     return None if sequence is None else int(sequence)
+
+
+def last_append(connection: sqlite3.Connection, topic: int, producer: str) -> tuple[int, str] | None:
+    """The sequence number and the session of the last append of a producer; None if none is stored."""
+    row = connection.execute(
+        f"SELECT sequence, session FROM sequences WHERE {_OF} ORDER BY sequence DESC LIMIT 1", (topic, producer)
+    ).fetchone()
+    return None if row is None else (int(row[0]), str(row[1]))
 
 
 def before(connection: sqlite3.Connection, topic: int, mark: SequenceMark) -> list[Appended] | None:
@@ -83,9 +95,12 @@ def remember(
 
 def any_silent(connection: sqlite3.Connection, now: int) -> bool:
     """Whether `forget` would delete anything."""
-    return connection.execute("SELECT 1 FROM sequences WHERE at < ? LIMIT 1", (now - FORGOTTEN,)).fetchone() is not None
+    return (
+        connection.execute(f"SELECT 1 FROM sequences WHERE {_SILENT} LIMIT 1", (now - FORGOTTEN,)).fetchone()
+        is not None
+    )
 
 
 def forget(connection: sqlite3.Connection, now: int) -> None:
     """Delete appends that are older than FORGOTTEN."""
-    connection.execute("DELETE FROM sequences WHERE at < ?", (now - FORGOTTEN,))
+    connection.execute(f"DELETE FROM sequences WHERE {_SILENT}", (now - FORGOTTEN,))

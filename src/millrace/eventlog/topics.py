@@ -200,6 +200,11 @@ class Log:
         with self._database.read() as connection:
             return sequences.last(connection, find_topic(connection, topic)[0], producer)
 
+    def last_append(self, topic: str, producer: str) -> tuple[int, str] | None:
+        """The sequence number and the session of the last append of a producer; None as for `last`."""
+        with self._database.read() as connection:
+            return sequences.last_append(connection, find_topic(connection, topic)[0], producer)
+
     def starts(self, topic: str) -> list[int]:
         """The first stored offset of each partition."""
         return [start for start, _ in self._bounds(topic)]

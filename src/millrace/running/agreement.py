@@ -79,15 +79,15 @@ def _reason(folder: Path, history: History | None, output: str, commit: Commit |
         if commit is None:
             return None
         return f"{called} was written from checkpoint {commit.checkpoint or 'another'}, and there is none in {folder}"
-    first = history.outputs.get(output, history.committed + 1)
+    first = history.outputs.get(output, history.done + 1)
     if commit is None:
-        if first > history.committed:
+        if first > history.done:
             return None
-        return f"{called} holds nothing of checkpoint {folder}, which has committed batch {history.committed}"
+        return f"{called} holds nothing of checkpoint {folder}, which has come to batch {history.done}"
     if commit.batch > history.planned:
         return f"checkpoint {folder} has come to batch {history.planned}, but {called} to {commit.batch}"
-    if commit.batch < history.committed:
-        return f"checkpoint {folder} has committed batch {history.committed}, but {called} only {commit.batch}"
+    if commit.batch < history.done:
+        return f"checkpoint {folder} has come to batch {history.done}, but {called} only to {commit.batch}"
     if history.digests.get(commit.batch) != commit.digest or commit.batch < first:
         return f"batch {commit.batch} in {called} is not the one that checkpoint {folder} has computed"
     return None

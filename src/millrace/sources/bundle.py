@@ -62,6 +62,9 @@ class SourceFollower(Protocol):
     def splits(self, start: Any, end: Any) -> Sequence["Split"]:
         """The splits between two positions."""
 
+    def identity(self, at: Any) -> dict[str, Any] | None:
+        """The identity of the records before a position, to detect others in their place; None if it is not known."""
+
 
 class Split(Protocol):
     """A part of a source that one task reads."""

@@ -46,6 +46,9 @@ class CustomFollower:
             for piece in pieces
         ]
 
+    def identity(self, at: object) -> None:
+        """Nothing: a user's source keeps its own contract."""
+
 
 @dataclass(frozen=True, slots=True)
 class CustomSplit:

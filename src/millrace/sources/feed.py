@@ -10,7 +10,7 @@ from typing import Any
 from millrace.eventlog.durable import write_whole
 from millrace.eventlog.topics import Log
 from millrace.formats.texts import as_texts
-from millrace.model.errors import ConflictError
+from millrace.model.errors import AGAIN, ConflictError
 from millrace.model.stream import Source
 from millrace.sources.admission import Admission, share
 from millrace.sources.bundle import Bundle
@@ -76,6 +76,11 @@ class Feed:
             for split in self._pieces(partition, first, last)
         ]
 
+    def identity(self, at: list[int]) -> dict[str, Any]:
+        """The topic, its uid, and the mark of the append that wrote the last record of each partition."""
+        topic = self._source.name
+        return {"topic": topic, "uid": self._log.uid_of(topic), "marks": self._log.marks(topic, at)}
+
     def _pieces(self, partition: int, first: int, last: int) -> list["FeedSplit"]:
         pieces: list[FeedSplit] = []
         begin, size = first, 0
@@ -97,7 +102,7 @@ class Feed:
             raise ConflictError(
                 f"topic {topic!r} was read up to {at}, but is another one now, which ends at {ends}: it was removed "
                 f"and made again, or {self._path} is another log",
-                "bring back what was read, or start with another checkpoint",
+                AGAIN,
             )
 
     def _begun(self) -> dict[str, Any]:

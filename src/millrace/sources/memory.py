@@ -84,6 +84,9 @@ class Scripted:
             first += len(happening.rows)
         return splits
 
+    def identity(self, at: object) -> None:
+        """Nothing: a script does not change."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScriptSplit:

@@ -17,10 +17,7 @@ from millrace.eventlog.durable import write_whole
 from millrace.model.errors import AGAIN, NOTHING_LOST, ConflictError, CorruptError, MachineError
 from millrace.model.explain import flow_as_text
 from millrace.plan.plan import OutputKind, Plan, Stage
-from millrace.spark.history import VIEWS, History, history_of
-
-FORMAT = 5
-"""The format of checkpoints. Since 5 a checkpoint knows its generation and since when it writes each output."""
+from millrace.spark.history import FORMAT, VIEWS, History, check_format, history_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +79,12 @@ class Checkpoint:
             return opened
         except ValueError:
             raise CorruptError(f"{self._file} of the checkpoint is damaged", AGAIN) from None
-        self._check_format(known, plan)
+        check_format(known, self.folder)
         self._check(known, about)
         left = sorted({*known["left"], *(id for id in known["stages"] if id not in fingerprint)})
         kept = {name: {**known[name], **about[name]} for name in ("stages", "words")}  # type: ignore[dict-item]
         history = self.history()
-        first = 0 if history is None else history.committed + 1
+        first = 0 if history is None else history.done + 1
         outputs = {**dict.fromkeys(outputs_of(plan), first), **known["outputs"]}
         self._write({**known, **kept, "outputs": outputs, "left": left})
         self._relocate()
@@ -110,6 +107,7 @@ class Checkpoint:
                 store["stateSchemaFilePaths"] = [f"file:{schemas / path.parent.name / path.name}" for path in paths]
             text = "\n".join([*lines[:-1], json.dumps(about, separators=(",", ":"))])
             if text != "\n".join(lines):
+                (file.parent / f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the file before
                 write_whole(file, lambda path, text=text: path.write_text(text, encoding="utf-8"))  # type: ignore[misc]
 
     def is_of(self, plan: Plan) -> bool:
@@ -128,20 +126,8 @@ class Checkpoint:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.close()
-            raise MachineError(f"another run uses the checkpoint {self.folder}", "stop it, or choose another") from None
+            raise MachineError(f"another run uses the checkpoint {self.folder}", "stop that run first") from None
         return file
-
-    def _check_format(self, known: dict[str, Any], plan: Plan) -> None:
-        if known["format"] == FORMAT:
-            return
-        if known["format"] > FORMAT:
-            advice = "run the Millrace that made it"
-        elif any(output.kind is OutputKind.VIEW for output in plan.outputs):
-            advice = "compute its views again from all that the log keeps: millrace replay"
-        else:
-            advice = "choose another with --checkpoint to start all over"
-        told = f"checkpoint {self.folder} is of format {known['format']}, and this Millrace reads format {FORMAT}"
-        raise ConflictError(told, advice)
 
     @property
     def _file(self) -> Path:
@@ -158,13 +144,13 @@ class Checkpoint:
         if known["pipeline"] != now["pipeline"]:
             raise ConflictError(
                 f"checkpoint {self.folder} is of pipeline {known['pipeline']!r}, not of {now['pipeline']!r}",
-                "choose another",
+                "give this pipeline a checkpoint of its own: --checkpoint FOLDER",
             )
         for stage, fingerprint in now["stages"].items():
             if stage in known["left"]:
                 raise ConflictError(
                     f"{stage} left checkpoint {self.folder}, and has missed what came since",
-                    "give it another name to start it from here, or choose another checkpoint to start all over",
+                    f"give it another name to start it from here, or {AGAIN}",
                 )
             before = known["stages"].get(stage, fingerprint)
             changed = [what for what in sorted({*before, *fingerprint}) if before.get(what) != fingerprint.get(what)]
@@ -182,8 +168,7 @@ class Checkpoint:
             )
         return ConflictError(
             f"{stage} cannot go on from checkpoint {self.folder}: {difference}",
-            "compute it again from all that the log keeps: millrace replay; or give it another name to start "
-            "it from here, choose another checkpoint to start all over, or go back to what it was",
+            f"{AGAIN}; or give it another name to start it from here, or go back to what it was",
         )
 
     def _check_spark_sources(self, before: list[str], now: list[str]) -> None:
@@ -193,7 +178,7 @@ class Checkpoint:
             raise ConflictError(
                 f"checkpoint {self.folder} was made with other sources: {', '.join(changed)} came or went, and "
                 "an output whose edge is native can do neither",
-                "choose another checkpoint (millrace explain says why an edge is native)",
+                f"{AGAIN} (millrace explain says why an edge is native)",
             )
 
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millrace.model.errors import AGAIN, CorruptError
+from millrace.model.errors import AGAIN, ConflictError, CorruptError
+
+FORMAT = 5
+"""The format of checkpoints. Since 5 a checkpoint knows its generation and since when it writes each output."""
 
 VIEWS = "views"
 """The name of all views of a pipeline as one output, because one transaction writes them."""
@@ -40,13 +43,26 @@ class History:
     """Digests of the last batches that were planned: the last one, and the one before it."""
     read: tuple[TopicRead, ...] = ()
     """The topics up to the last batch that was planned."""
-    needed: tuple[TopicRead, ...] = ()
-    """The topics up to the last committed batch: a batch that was planned but not committed reads from here."""
 
     @property
     def planned(self) -> int:
         """The last batch whose offsets are logged; -1 if there is none."""
         return max(self.digests, default=-1)
+
+    @property
+    def done(self) -> int:
+        """The last batch that is not run again. A power cut may lose Spark's commit of the one before the last."""
+        return max(self.committed, self.planned - 1)
+
+
+def check_format(known: Mapping[str, Any], folder: Path) -> None:
+    """Refuse the checkpoint of another release, by the content of its `millrace.json`."""
+    format = known["format"]
+    if format != FORMAT:
+        raise ConflictError(
+            f"checkpoint {folder} has format {format}, and this Millrace reads format {FORMAT}",
+            AGAIN if format < FORMAT else "run the Millrace that made it",
+        )
 
 
 def digest_of(offsets: Path) -> str:
@@ -61,6 +77,7 @@ def history_of(folder: Path, spark: Path) -> History | None:
         return None
     with _damage(about):
         known = json.loads(about.read_text(encoding="utf-8"))
+        check_format(known, folder)
         id, outputs, generation = str(known["id"]), dict(known["outputs"]), int(known["generation"])
     planned = _batches(spark / "offsets")[-2:]
     committed = max(_batches(spark / "commits"), default=-1)
@@ -71,7 +88,7 @@ def history_of(folder: Path, spark: Path) -> History | None:
             read[batch] = tuple(_read(path))
     last = max(planned, default=-1)
     digests = {batch: digest_of(path) for batch, path in offsets.items()}
-    return History(id, generation, outputs, committed, digests, read.get(last, ()), read.get(committed, ()))
+    return History(id, generation, outputs, committed, digests, read.get(last, ()))
 
 
 def _batches(folder: Path) -> list[int]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.eventlog.durable import remove_parts, sync, write_whole
+from millrace.eventlog.sequences import PIPELINES
 from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit, CustomSink, is_stored
 from millrace.model.errors import AGAIN, NOTHING_LOST, ConflictError, MachineError, PipelineError
@@ -249,7 +250,7 @@ class TopicWriter:
     def __init__(self, log: str, topic: str, pipeline: str, generation: int = 1) -> None:
         """Refuses a topic that does not exist."""
         self._log, self._topic, self._pipeline = Log(log), topic, pipeline
-        self._producer = f"{PRODUCER}{pipeline}" if generation == 1 else f"{PRODUCER}{pipeline}@{generation}"
+        self._producer = f"{PIPELINES}{pipeline}" if generation == 1 else f"{PIPELINES}{pipeline}@{generation}"
         self._log.topic(topic)
 
     def last(self) -> Commit | None:
@@ -274,10 +275,6 @@ class TopicWriter:
 
     def serve(self) -> None:
         """Nothing: records are in place when they are appended."""
-
-
-PRODUCER = "millrace:"
-"""The names of pipelines as producers start with this; the log never forgets their last append."""
 
 
 class FunctionWriter:

@@ -134,7 +134,13 @@ class Reader:
             if not is_due or (self._target is not None and self._told):
                 return start
         self._told = True
-        return {"now": now, "at": {**start["at"], **at}, "tables": self._tables.now()}
+        read = {key: source.identity(at[key]) for key, source in self._sources.items()}
+        return {
+            "now": now,
+            "at": {**start["at"], **at},
+            "read": {key: identity for key, identity in read.items() if identity is not None},
+            "tables": self._tables.now(),
+        }
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
         """The tasks that read between two offsets, of about equal size and in the order of arrival."""

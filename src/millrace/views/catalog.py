@@ -71,7 +71,7 @@ class Catalog:
         elif found[0] != FORMAT:
             raise ConflictError(
                 f"the store is of another release of Millrace (format {found[0]}, not {FORMAT})",
-                "run that release, or name another store and replay into it",
+                "run that release, or compute the views again into another store: millrace replay FILE --store NEW",
             )
 
     def version(self, lock: bool = False) -> int:

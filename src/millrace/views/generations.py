@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from millrace.model.errors import ConflictError, NotFoundError, not_found
+from millrace.model.errors import AGAIN, ConflictError, NotFoundError, not_found
 from millrace.views.catalog import Catalog, ViewGeneration
 from millrace.views.dialect import StoreConnection, quoted
 from millrace.views.shape import ViewShape, check_names, differences
@@ -33,7 +33,7 @@ def complete(connection: StoreConnection, pipeline: str, shapes: Sequence[ViewSh
         elif changed := differences(known[shape.name].shape, shape):
             raise ConflictError(
                 f"view {shape.name!r} is in the store with another shape: {changed}",
-                "compute it anew beside the old one with `millrace replay`, or name another store",
+                AGAIN,
             )
 
 
