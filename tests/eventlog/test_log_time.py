@@ -64,6 +64,29 @@ def test_a_week_off_expires_records_after_the_grace(log: Log, clock: Clock) -> N
     assert clock.spend(log, 2 * GRACE) == 1
 
 
+def test_a_jump_that_is_believed_does_not_make_a_second_one_true(log: Log, clock: Clock) -> None:
+    clock.now += 2 * HOUR
+    assert log.retain() == {}
+    clock.now += YEAR
+    assert log.retain() == {}
+    clock.now += MINUTE
+    assert (log.retain(), log.last("plays", "p")) == ({}, 1)
+    clock.now -= YEAR
+    assert clock.spend(log, 20 * HOUR) == 0
+
+
+def test_a_clock_that_comes_back_in_part_is_believed_after_the_grace(log: Log, clock: Clock) -> None:
+    clock.now += YEAR
+    log.append("plays", ["in a year"])
+    clock.now -= YEAR - 30 * DAY
+    log.append("plays", ["in a month"])
+    assert log.starts("plays") == [0]
+    clock.now += GRACE
+    assert log.retain() == {"plays": 3}
+    assert clock.spend(log, DAY - HOUR) == 0
+    assert clock.spend(log, 2 * HOUR) == 2, "the year did not make its record any younger"
+
+
 def test_a_log_used_once_a_day_expires_a_day_later(log: Log, clock: Clock) -> None:
     held = []
     for _ in range(6):
