@@ -23,24 +23,13 @@ from hypothesis import strategies as st
 import appenders
 from appenders import WRITERS, numbers_of
 from examples import examples
+from hand_clock import DAY, Clock
 from millrace import ConflictError, CorruptError, MachineError, MillraceError, NotFoundError, PipelineError
 from millrace.eventlog import blocks, content, database, partition
 from millrace.eventlog.partition import murmur2, partitions_of
 from millrace.eventlog.retention import Block, stale
 from millrace.eventlog.topics import Appended, Log, Topic
 from millrace.model.duration import SECOND
-
-DAY = 86_400 * SECOND
-
-
-class Clock:
-    """A clock that is moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1_000 * DAY
-
-    def __call__(self) -> int:
-        return self.now
 
 
 @pytest.fixture
@@ -319,8 +308,9 @@ def test_only_the_last_sequences_are_remembered(tmp_path: Path) -> None:
         assert log.append("plays", ["24"], producer="p", sequence=24) == [Appended(0, 24, 1)]
         with pytest.raises(ConflictError, match="no longer known what 23 was"):
             log.append("plays", ["23"], producer="p", sequence=23)
-        clock.now += 31 * DAY
-        log.retain()
+        clock.spend(log, 30 * DAY)
+        assert log.last("plays", "p") == 39
+        clock.spend(log, 1)
         assert log.last("plays", "p") is None
 
 
@@ -329,10 +319,9 @@ def test_records_that_are_too_old_go_and_their_offsets_stay_unused(tmp_path: Pat
     with Log(tmp_path / "log.db", clock) as log:
         log.create("plays", max_age="1d")
         log.append("plays", ["old"] * 5, timestamps=[clock.now + 9 * DAY] * 5)  # what they say does not count
-        clock.now += DAY // 2
+        clock.spend(log, DAY // 2)
         log.append("plays", ["new"] * 2)
-        clock.now += DAY // 2
-        assert log.retain() == {}
+        assert clock.spend(log, DAY // 2) == 0
         clock.now += 1
         assert log.retain() == {"plays": 5}
         assert (log.starts("plays"), log.ends("plays")) == ([5], [7])
@@ -340,8 +329,7 @@ def test_records_that_are_too_old_go_and_their_offsets_stay_unused(tmp_path: Pat
             NotFoundError, match=r"offsets 2 to 4 of plays/0 are gone: retention removed them; start at 5"
         ):
             log.read("plays", 0, 2, 7)
-        clock.now += DAY
-        assert log.retain() == {"plays": 2}
+        assert clock.spend(log, DAY) == 2
         assert (log.starts("plays"), log.ends("plays")) == ([7], [7])
         assert log.append("plays", ["next"]) == [Appended(0, 7, 1)]
         assert values(log) == [b"next"]
@@ -464,8 +452,7 @@ def test_readers_say_how_far_they_have_come(tmp_path: Path) -> None:
         log.report("charts", "plays", [1000, 1500])
         log.report("other", "plays", [0, 0])
         assert log.lag("plays") == {"charts": 500, "other": 3000}
-        clock.now += 2 * DAY
-        log.retain()
+        clock.spend(log, 2 * DAY)
         assert log.lag("plays") == {"charts": 0, "other": 0}, "what is gone cannot be read"
 
 

@@ -17,7 +17,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from millrace import Pipeline, agg, memory, on, window
-from millrace.eventlog import database
+from millrace.eventlog import opening
 from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit
 from millrace.running.views import KeptViews
@@ -212,7 +212,7 @@ def test_a_request_that_is_given_up_does_not_hold_others_up(log: Log) -> None:
 def test_a_disk_that_is_full_is_not_the_sender_s_fault(
     client: TestClient, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect = database.connect
+    connect = opening.connect
 
     def small(path: Path, mode: str) -> sqlite3.Connection:
         connection = connect(path, mode)
@@ -220,7 +220,7 @@ def test_a_disk_that_is_full_is_not_the_sender_s_fault(
         return connection
 
     log.close()
-    monkeypatch.setattr(database, "connect", small)
+    monkeypatch.setattr("millrace.eventlog.database.connect", small)
     answer = client.post("/topics/plays", json={"n": os.urandom(100_000).hex()})
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
     assert "the disk is full; nothing of this was kept" in answer.json()["error"]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from millrace import __version__
-from millrace.cli import log, pipelines, project, views
+from millrace.cli import log, pipelines, project, send, views
 from millrace.cli.options import EXIT_CODES_TOLD
 
 app = typer.Typer(
@@ -37,7 +37,7 @@ def _options(
 
 _PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Begin": {"demo": project.demo, "init": project.init},
-    "Records": {"send": log.send, "tail": log.tail},
+    "Records": {"send": send.send, "tail": log.tail},
     "Pipelines": {
         "run": pipelines.run,
         "status": pipelines.status,

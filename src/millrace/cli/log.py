@@ -1,83 +1,23 @@
-"""Commands about the log: send, tail, topics."""
+"""Commands about the log: tail, topics."""
 
 import json
 import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from millrace.cli.options import LOG, LogPath, TopicName, plain_mistakes
 from millrace.cli.shown import show
 from millrace.eventlog.intercept import Interceptor, add, drop, keep, rename
 from millrace.eventlog.topics import Log
-from millrace.model.duration import format_duration, to_instant
-from millrace.model.errors import MillraceError, PipelineError
-from millrace.running.totals import many
-from millrace.sources.collect import Chunk, chunks, first_misfit, keys_of
+from millrace.model.duration import format_duration, to_datetime, to_instant
+from millrace.model.errors import PipelineError
 
 topics = typer.Typer(no_args_is_help=False, help="List topics; make, change and remove them; forget who read them.")
-
-
-def send(
-    topic: TopicName,
-    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="JSON lines or CSV; - is what is piped in.")] = "-",
-    format: Annotated[
-        str | None, typer.Option(help="json or csv; by the name of the file if none is given.", metavar="FORMAT")
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option(help="The field by which records are divided between partitions.", metavar="FIELD")
-    ] = None,
-    producer: Annotated[
-        str | None,
-        typer.Option(help="A name by which to know this sending of the file: done again, it adds what is missing."),
-    ] = None,
-    create: Annotated[bool, typer.Option("--create", help="Make the topic if it is not there.")] = False,
-    unchecked: Annotated[
-        bool, typer.Option("--unchecked", help="Also send what is no JSON object; pipelines set it aside.")
-    ] = False,
-    log: LogPath = LOG,
-) -> None:
-    """Send records to a topic of the log, each a JSON object on a line, or a row of CSV.
-
-    What it says it sent is on the disk. A line that is no JSON object stops it with the number of the line.
-
-    Examples: [bold]millrace send plays plays.json[/bold], [bold]tail -F app.log | millrace send logs[/bold]
-    """
-    with plain_mistakes():
-        opened = Log(log)
-        if create and topic not in {each.name for each in opened.topics()}:
-            opened.create(topic)
-        opened.topic(topic)
-        kind = format or ("csv" if file.endswith(".csv") else "json")
-        # The number of an append is how many records there are up to its end, however they were read.
-        named = None if producer is None else f"{producer} of {file if file == '-' else Path(file).resolve()}"
-        done = 0 if named is None else opened.last(topic, named) or 0
-        seen, began = 0, time.monotonic()
-        with _bar(file) as bar:
-            task = bar.add_task(f"to {topic}", total=Path(file).stat().st_size if Path(file).is_file() else None)
-            read = chunks(file, kind)
-            while (chunk := _next(read, seen, named)) is not None:
-                wrong = None if unchecked else first_misfit(chunk.values)
-                values = chunk.values if wrong is None else chunk.values.slice(0, wrong)
-                new = values.slice(max(0, done - seen))
-                seen += len(values)
-                if len(new):
-                    keys = None if key is None else keys_of(new, key)
-                    opened.append(topic, new, keys, producer=named, sequence=None if named is None else seen)
-                bar.update(task, advance=chunk.size)
-                if wrong is not None:
-                    raise PipelineError(_misfit(file, chunk, wrong, _sent(seen, named)))
-        spent = time.monotonic() - began
-        sent, before = max(0, seen - done), f"; {done:,} were there" if done else ""
-        rate = f"{sent / max(spent, 0.001):,.0f} a second{before}"
-        typer.echo(f"sent {many(sent, 'record')} to {topic}, {rate}", err=True)
 
 
 def tail(
@@ -204,38 +144,6 @@ def forget_(
         typer.echo(f"forgot {pipeline}")
 
 
-def _bar(file: str) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
-        console=(console := Console(stderr=True)), disable=not console.is_terminal or file == "-",
-    )  # fmt: skip
-
-
-def _next(read: Iterator[Chunk], sent: int, producer: str | None) -> Chunk | None:
-    """What to send next; if it cannot be read, the error says what was sent before it."""
-    try:
-        return next(read, None)
-    except MillraceError as error:
-        advice = "; ".join(filter(None, (error.advice, _sent(sent, producer))))
-        raise (type(error)(error.problem, advice, error.place) if sent else error) from None
-
-
-def _misfit(file: str, chunk: Chunk, place: int, sent: str) -> str:
-    text = chunk.values[place].as_py()
-    shown = "it is not text in UTF-8" if text is None else f"it is not a JSON object: {text.strip()!r:.80}"
-    where = f"line {chunk.lines[place]}" + (f" of {file}" if file != "-" else "")
-    return (
-        f"{where}: {shown}; {sent}. "
-        "Mend it, or send it as it is with --unchecked: pipelines set it aside as a dead letter."
-    )
-
-
-def _sent(count: int, producer: str | None) -> str:
-    again = "again, it adds only what is missing" if producer else "without them: only a --producer is known again"
-    what = f"{many(count, 'record')} before it {'was' if count == 1 else 'were'} sent"
-    return f"{what}; send the file {again}" if count else what
-
-
 def _begin(log: Log, topic: str, start: str | None, last: int) -> list[int]:
     starts, ends = log.starts(topic), log.ends(topic)
     match start:
@@ -296,15 +204,15 @@ def _described(log: Log, name: str) -> tuple[Any, ...]:
     topic = log.topic(name)
     starts, ends = log.starts(name), log.ends(name)
     held = [size for part, end in enumerate(ends) for _, _, size in log.sizes(name, part, starts[part], end)]
-    last = [log.read(name, part, end - 1, end) for part, end in enumerate(ends) if end > starts[part]]
-    newest = max((record["timestamp"][0].as_py() for record in last), default=None)
-    behind = ", ".join(f"{reader} {many:,}" for reader, many in log.lag(name).items())
+    skipped = sum(gap.records for gap in log.gaps(name))
+    newest = log.latest(name)
+    behind = ", ".join(f"{reader} {lag:,}" for reader, lag in log.lag(name).items())
     return (
         name,
         topic.partitions,
-        sum(ends) - sum(starts),
+        sum(ends) - sum(starts) - skipped,
         round(sum(held) / 1e6, 1),
-        None if newest is None else newest.isoformat(timespec="seconds"),
+        None if newest is None else to_datetime(newest).isoformat(timespec="seconds"),
         None if topic.max_age is None else format_duration(topic.max_age),
         topic.max_bytes,
         "; ".join(map(str, topic.interceptors)),

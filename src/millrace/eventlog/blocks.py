@@ -7,7 +7,8 @@ doubles.
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,8 +18,7 @@ from millrace.eventlog.marks import joined, single
 from millrace.eventlog.retention import Block, stale
 from millrace.eventlog.sequences import Appended
 from millrace.eventlog.topic import Topic
-from millrace.eventlog.trouble import is_damage
-from millrace.model.errors import CorruptError, MillraceError
+from millrace.model.errors import CorruptError
 
 _COLUMNS = "partition, first, records, bytes, latest, begun, ended, content"
 _PARTITION = "topic = :topic AND partition = :partition AND first"
@@ -56,14 +56,23 @@ def bounds(connection: sqlite3.Connection, topic: int) -> list[tuple[int, int]]:
 
 
 def put(
-    connection: sqlite3.Connection, id: int, topic: Topic, pieces: Iterable[Piece], now: int, mark: int
+    connection: sqlite3.Connection,
+    id: int,
+    topic: Topic,
+    pieces: Iterable[Piece],
+    now: int,
+    mark: int,
+    merge: bool = True,
 ) -> list[Appended]:
-    """Append records to partitions, with the mark of the append; returns their offset ranges."""
+    """Append records to partitions, with the mark of the append; returns their offset ranges.
+
+    With `merge`, preceding blocks are read to merge them, which can raise an error if the file is damaged.
+    """
     ends = {partition: end for partition, (_, end) in enumerate(bounds(connection, id))}
     added: dict[int, Appended] = {}
     for piece in pieces:
         end, count = ends[piece.partition], len(piece.records)
-        _put(connection, id, topic.max_age, piece, end, now, mark)
+        _put(connection, id, topic.max_age, piece, end, now, mark, merge)
         ends[piece.partition] += count
         before = added.get(piece.partition, Appended(piece.partition, end, 0))
         added[piece.partition] = Appended(before.partition, before.first, before.count + count)
@@ -127,30 +136,38 @@ def expire(connection: sqlite3.Connection, id: int, blocks: Sequence[Block]) -> 
 
 
 def _put(
-    connection: sqlite3.Connection, id: int, max_age: int | None, piece: Piece, first: int, now: int, mark: int
-) -> None:
+    connection: sqlite3.Connection, id: int, max_age: int | None, piece: Piece, first: int, now: int, mark: int,
+    merge: bool,
+) -> None:  # fmt: skip
     latest = pc.max(piece.records["timestamp"]).value
     block = Block(piece.partition, first, len(piece.records), piece.records.nbytes, latest, now, now, 0)
     content, marks = piece.content, single(mark)
     if content is None:
-        merged = list(_to_merge(connection, id, max_age, block))[::-1]
-        try:
-            before = [_stored(connection, each) for each in merged]
-        except (MillraceError, sqlite3.DatabaseError) as error:  # a damaged block is not merged
-            if isinstance(error, sqlite3.DatabaseError) and not is_damage(error):
-                raise
-            merged, before = [], []
+        merged, before = _mergeable(connection, id, max_age, block) if merge else ([], [])
         content = encode(pa.concat_tables([*(records for records, _ in before), piece.records]).combine_chunks())
         if merged:
-            each = [(old.first, found) for old, (_, found) in zip(merged, before, strict=True)]
-            marks = joined([*each, (first, marks)])
+            old = [(each.first, found) for each, (_, found) in zip(merged, before, strict=True)]
+            marks = joined([*old, (first, marks)])
             block = _together([*merged, block])
             _delete(connection, id, merged)
     row = connection.execute(
         "INSERT INTO contents (checksum, marks, block) VALUES (?, ?, ?)", (content.checksum, marks, content.block)
     ).lastrowid
     places = ", ".join("?" * 9)
-    connection.execute(f"INSERT INTO blocks (topic, {_COLUMNS}) VALUES ({places})", (id, *astuple(block)[:-1], row))
+    connection.execute(f"INSERT INTO blocks (topic, {_COLUMNS}) VALUES ({places})", (id, *_row(block, row)))
+
+
+def _mergeable(
+    connection: sqlite3.Connection, id: int, max_age: int | None, block: Block
+) -> tuple[list[Block], list[tuple[pa.Table, bytes]]]:
+    """The preceding blocks to merge with a new one, in order, with their records and marks."""
+    merged: list[Block] = []
+    before: list[tuple[pa.Table, bytes]] = []
+    with suppress(CorruptError):  # a damaged block is not merged, nor is what precedes it
+        for each in _to_merge(connection, id, max_age, block):
+            before.insert(0, _stored(connection, each))
+            merged.insert(0, each)
+    return merged, before
 
 
 def _to_merge(connection: sqlite3.Connection, id: int, max_age: int | None, block: Block) -> Iterator[Block]:
@@ -166,6 +183,13 @@ def _to_merge(connection: sqlite3.Connection, id: int, max_age: int | None, bloc
             return  # a merged block expires as a whole, so old records would outlive the topic's retention
         size += before.bytes
         yield before
+
+
+def _row(block: Block, content: int | None) -> tuple[int | None, ...]:
+    # `astuple` copies every field deeply, which is a tenth of a small append.
+    return (
+        block.partition, block.first, block.records, block.bytes, block.latest, block.begun, block.ended, content,
+    )  # fmt: skip
 
 
 def _together(blocks: Sequence[Block]) -> Block:

@@ -55,6 +55,9 @@ def decode(block: bytes, checksum: int, where: str) -> pa.Table:
 
 def cut(records: pa.Table) -> Iterator[pa.Table]:
     """Split records into pieces that fit into a block."""
+    if len(records) and records.nbytes <= LARGEST:
+        yield records
+        return
     pieces = max(1, -(-records.nbytes // LARGEST))
     bounds = np.linspace(0, len(records), min(pieces, len(records)) + 1).astype(np.int64).tolist()
     for start, end in pairwise(bounds):

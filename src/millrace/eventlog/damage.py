@@ -85,8 +85,8 @@ def stored(connection: sqlite3.Connection, id: int) -> list[Stored]:
 def check(connection: sqlite3.Connection, id: int, block: Stored) -> Damage | None:
     """The damage of a block; None if it is whole, or if it was merged or removed meanwhile. Needs a snapshot."""
     if block.content is None:
-        row = connection.execute(f"SELECT 1 FROM blocks WHERE {_BLOCK}", (id, block.partition, block.first)).fetchone()
-        return _damage(block, "the log has no block for these offsets") if row is None else None
+        filled = _is_block(connection, id, block.partition, block.first)
+        return None if filled else _damage(block, "the log has no block for these offsets")
     held = connection.execute(
         f"SELECT 1 FROM blocks WHERE {_BLOCK} AND content = ?", (id, block.partition, block.first, block.content)
     ).fetchone()
@@ -107,30 +107,52 @@ def check(connection: sqlite3.Connection, id: int, block: Stored) -> Damage | No
     return None
 
 
-def skip(connection: sqlite3.Connection, id: int, where: str, partition: int, first: int, now: int) -> None:
+def skip(database: Database, topic: str, partition: int, first: int, now: int) -> None:
     """Turn a damaged block into a gap. Refuses a block that is not damaged."""
-    found = [block for block in stored(connection, id) if (block.partition, block.first) == (partition, first)]
-    if not found:
-        row = connection.execute(f"SELECT 1 FROM blocks WHERE {_BLOCK}", (id, partition, first)).fetchone()
-        if row is not None:
+    where = f"{topic}/{partition}"
+    # The check comes before the transaction: SQLite lets no transaction write that has found damage.
+    with database.snapshot() as connection:
+        id, _ = find_topic(connection, topic)
+        found = [block for block in stored(connection, id) if (block.partition, block.first) == (partition, first)]
+        if not found and _is_block(connection, id, partition, first):
             return  # it is a gap already
-        raise NotFoundError(f"no block of {where} starts at offset {first}", "look again: millrace repair")
-    (block,) = found
-    damage = check(connection, id, block)
+        if not found:
+            raise NotFoundError(f"no block of {where} starts at offset {first}", "look again: millrace repair")
+        (block,) = found
+        damage = check(connection, id, block)
     if damage is None:
         raise ConflictError(f"the block of {where} at offset {first} is not damaged", "look again: millrace repair")
-    if block.content is None:
-        connection.execute(
-            "INSERT INTO blocks SELECT topic, partition, ?, ?, 0, latest, ended, ended, NULL FROM blocks"
-            " WHERE topic = ? AND partition = ? AND first < ? ORDER BY first DESC LIMIT 1",
-            (first, block.end - first, id, partition, first),
-        )
-        return
+    with database.write() as connection:
+        if block.content is None:
+            _fill(connection, id, block)
+        else:
+            _set_aside(connection, id, block, damage.why, now)
+
+
+def _is_block(connection: sqlite3.Connection, id: int, partition: int, first: int) -> bool:
+    return connection.execute(f"SELECT 1 FROM blocks WHERE {_BLOCK}", (id, partition, first)).fetchone() is not None
+
+
+def _fill(connection: sqlite3.Connection, id: int, hole: Stored) -> None:
+    """Insert a gap for offsets that have no block, as old as the block before it."""
     connection.execute(
-        "INSERT INTO set_aside VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (block.content, id, partition, first, block.end - first, block.bytes, damage.why, now),
+        "INSERT OR IGNORE INTO blocks SELECT topic, partition, ?, ?, 0, latest, ended, ended, NULL FROM blocks"
+        " WHERE topic = ? AND partition = ? AND first < ? ORDER BY first DESC LIMIT 1",
+        (hole.first, hole.end - hole.first, id, hole.partition, hole.first),
     )
-    connection.execute(f"UPDATE blocks SET content = NULL, bytes = 0 WHERE {_BLOCK}", (id, partition, first))
+
+
+def _set_aside(connection: sqlite3.Connection, id: int, block: Stored, why: str, now: int) -> None:
+    """Take the content from a block, if nobody has taken or removed it since it was checked."""
+    changed = connection.execute(
+        f"UPDATE blocks SET content = NULL, bytes = 0 WHERE {_BLOCK} AND content = ?",
+        (id, block.partition, block.first, block.content),
+    ).rowcount
+    if changed:
+        connection.execute(
+            "INSERT INTO set_aside VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (block.content, id, block.partition, block.first, block.end - block.first, block.bytes, why, now),
+        )
 
 
 def gaps(connection: sqlite3.Connection, id: int) -> list[Gap]:

@@ -19,7 +19,8 @@ import numpy as np
 from millrace.eventlog.trouble import is_damage
 
 _MARK: Any = np.dtype([("at", "<u4"), ("mark", "<i8")])
-"""An append: the distance of its first offset from that of the block, and its mark."""
+_ONE = struct.Struct("<Iq")
+"""An append: the distance of its first offset from that of the block, and its mark. Both describe the same bytes."""
 
 
 def new_mark() -> int:
@@ -29,18 +30,24 @@ def new_mark() -> int:
 
 def single(mark: int) -> bytes:
     """The marks of a block with one append."""
-    return struct.pack("<Iq", 0, mark)
+    return _ONE.pack(0, mark)
 
 
 def joined(marks: Sequence[tuple[int, bytes]]) -> bytes:
     """The marks of a block that is merged from adjacent ones, given with their first offsets."""
     first = marks[0][0]
-    shifted = []
-    for at, each in marks:
-        array = np.frombuffer(each, _MARK).copy()
-        array["at"] += at - first
-        shifted.append(array.tobytes())
-    return b"".join(shifted)
+    return b"".join(_shifted(each, at - first) for at, each in marks)
+
+
+def _shifted(marks: bytes, by: int) -> bytes:
+    if not by:
+        return marks
+    if len(marks) == _ONE.size:  # most merges are of single appends, for which NumPy is slow
+        at, mark = _ONE.unpack(marks)
+        return _ONE.pack(at + by, mark)
+    array = np.frombuffer(marks, _MARK).copy()
+    array["at"] += by
+    return array.tobytes()
 
 
 def mark_at(connection: sqlite3.Connection, id: int, partition: int, offset: int) -> int | None:

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from millrace.eventlog.records import Headers
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, Duration, parse_duration, to_instant
-from millrace.model.errors import MillraceError, refuse, shown
+from millrace.model.errors import MachineError, MillraceError, refuse, shown
 
 Value: TypeAlias = Mapping[str, Any] | str | bytes | None
 """An object that is encoded as JSON, or text or bytes stored unchanged. None is a tombstone."""
@@ -144,17 +144,26 @@ class Producer:
             if self._tried is None:
                 self._tried, self._open = batch, ProducerBatch()
             after = self._kept + len(batch)
-            self._log.append(
-                self._topic, batch.values, batch.keys, batch.timestamps, batch.headers,
-                self._id, None if self._id is None else after, self._session,
-            )  # fmt: skip
+            try:
+                self._log.append(
+                    self._topic, batch.values, batch.keys, batch.timestamps, batch.headers,
+                    self._id, None if self._id is None else after, self._session,
+                )  # fmt: skip
+            except MachineError as error:
+                raise self._waiting(error) from error
             self._tried, self._kept = None, after
 
     def _raise(self) -> None:
         if self._error is not None:
             error, self._error = self._error, None
             self._change.notify_all()
-            raise error
+            raise self._waiting(error) if isinstance(error, MachineError) else error
+
+    def _waiting(self, error: MachineError) -> MachineError:
+        """The error of an append, with what became of the records: earlier batches are kept, and the rest waits."""
+        waiting = len(self._tried or ()) + len(self._open)
+        told = f"{self._kept:,} of the records are kept and {waiting:,} wait"
+        return MachineError(error.problem, f"{told}: mend that, then flush() appends them")
 
     def _wake(self) -> None:
         """Let the background thread append the queued records after `linger`."""

@@ -67,13 +67,13 @@ def before(connection: sqlite3.Connection, topic: int, mark: SequenceMark) -> li
             raise ConflictError(
                 f"producer {mark.producer!r} has come to sequence {newest}, and it is no longer known what "
                 f"{mark.sequence} was",
-                f"nothing of this was kept: go on after {newest}, or take another producer id",
+                f"this append was not kept: go on after {newest}, or take another producer id",
             )
         return None
     if row[0] != mark.session:
         raise ConflictError(
             f"sequence {mark.sequence} of producer {mark.producer!r} is another's append",
-            "nothing of this was kept: two that append at once need two producer ids",
+            "this append was not kept: two that append at once need two producer ids",
         )
     return [Appended(*each) for each in json.loads(row[1])]
 

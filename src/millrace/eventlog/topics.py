@@ -41,7 +41,7 @@ from millrace.eventlog.topic import (
     update_topic,
 )
 from millrace.model.duration import SECOND, Duration
-from millrace.model.errors import MachineError, MillraceError, refuse
+from millrace.model.errors import ConflictError, CorruptError, MillraceError, refuse
 
 __all__ = ["Appended", "Damage", "Gap", "Log", "Topic", "now"]
 
@@ -179,16 +179,10 @@ class Log:
         mark = None if producer is None or sequence is None else SequenceMark(producer, sequence, session)
         parts = spread(intercept(about.interceptors, records), about.partitions, ends)
         pieces = [blocks.piece_of(partition, piece) for partition, part in parts for piece in cut(part)]
-        with self._database.write() as connection:
-            if find_topic(connection, topic)[0] != id:
-                raise MachineError(f"topic {topic!r} was made anew meanwhile", "nothing of this was kept: do it again")
-            before = None if mark is None else sequences.before(connection, id, mark)
-            if before is not None:
-                return before
-            stamp = logtime.tick(connection, wall).stamp
-            appended = blocks.put(connection, id, about, pieces, stamp, new_mark())
-            if mark is not None:
-                sequences.remember(connection, id, mark, appended, stamp)
+        try:
+            appended = self._put(id, about, pieces, mark, wall)
+        except CorruptError:  # a block to merge with is damaged, which must not stop appends
+            appended = self._put(id, about, pieces, mark, wall, merge=False)
         if not 0 <= wall - self._retained < _RETAIN_EVERY:  # a clock may be turned back
             self._retained = wall
             with suppress(MillraceError, sqlite3.Error):  # the append is committed, even if retention fails
@@ -249,9 +243,7 @@ class Log:
 
         Refuses a block that is not damaged. Skipping a gap again does nothing.
         """
-        with self._database.write() as connection:
-            id, _ = find_topic(connection, topic)
-            damage.skip(connection, id, f"{topic}/{partition}", partition, first, self._clock())
+        damage.skip(self._database, topic, partition, first, self._clock())
 
     def gaps(self, topic: str) -> list[Gap]:
         """The gaps of a topic: offsets whose records were damaged and skipped, unless retention has passed them."""
@@ -300,6 +292,31 @@ class Log:
         """The lag of each consumer group, in stored records: that of its slowest member."""
         with self._database.snapshot() as connection:
             return consumers.lags(connection, topic)
+
+    def _put(
+        self,
+        id: int,
+        topic: Topic,
+        pieces: list[blocks.Piece],
+        mark: SequenceMark | None,
+        wall: int,
+        merge: bool = True,
+    ) -> list[Appended]:
+        """Append pieces in one transaction, unless the same append was made before."""
+        with self._database.write() as connection:
+            if find_topic(connection, topic.name)[0] != id:
+                raise ConflictError(
+                    f"topic {topic.name!r} was removed and made again meanwhile",
+                    "this append was not kept: send all records to the new topic",
+                )
+            before = None if mark is None else sequences.before(connection, id, mark)
+            if before is not None:
+                return before
+            stamp = logtime.tick(connection, wall).stamp
+            appended = blocks.put(connection, id, topic, pieces, stamp, new_mark(), merge)
+            if mark is not None:
+                sequences.remember(connection, id, mark, appended, stamp)
+        return appended
 
     def _bounds(self, topic: str) -> list[tuple[int, int]]:
         with self._database.snapshot() as connection:
