@@ -89,12 +89,13 @@ def start_stream(
     """Start the stream from a checkpoint, and first Spark if it does not run. The caller stops the stream."""
     from millrace.spark import stream
 
-    dead = 0
+    dead = clock_moved = 0
 
     def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
-        nonlocal dead
+        nonlocal dead, clock_moved
         dead += progress.dead_letters
-        note(checkpoint, pipeline.name, progress, dead)
+        clock_moved = progress.clock_moved or clock_moved
+        note(checkpoint, pipeline.name, progress, dead, clock_moved)
         on_batch(progress, answers)
 
     Checkpoint(checkpoint).lock().close()  # detects a checkpoint in use before Spark is started

@@ -27,8 +27,9 @@ from millrace.plan.compile import PlanSettings, compile
 from millrace.plan.plan import Plan
 from millrace.sources.memory import MemoryScript
 from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.clock import JumpDetector, seconds_elapsed
 from millrace.spark.failure import plain_error
-from millrace.spark.gather import gather
+from millrace.spark.gather import Gathered, gather
 from millrace.spark.job import DEFAULT_LATENCY, DEFAULT_LOG, Job
 from millrace.spark.messages import FROM_SHARD
 from millrace.spark.outputs import check_places, of_views, writers_of
@@ -74,6 +75,7 @@ class StreamRun:
         self._beginning = threading.Lock()
         self._begun: int | None = None
         """The last micro-batch that was started."""
+        self._jumps = JumpDetector()
         self.is_stopped = False
         """Whether `stop` was called."""
         self.query: StreamingQuery
@@ -139,7 +141,13 @@ class StreamRun:
         self._delivery.deliver(batch, [*writes, partial(self._letters.write, gathered.dead_letters)])
         if self._on_batch is not None:
             phases = {"run": ran - began, "write": time.monotonic() - ran}
-            self._on_batch(gathered.progress(batch, phases), gathered.answers)
+            self._on_batch(gathered.progress(batch, phases, self._clock_moved(gathered)), gathered.answers)
+
+    def _clock_moved(self, gathered: Gathered) -> int:
+        if not gathered.statuses:
+            return 0
+        now, back = max(each.now for each in gathered.statuses), max(each.back for each in gathered.statuses)
+        return self._jumps.moved(now, back, seconds_elapsed())
 
 
 def start(
