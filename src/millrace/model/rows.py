@@ -78,7 +78,7 @@ class RowEvaluator:
         self._tables[name] = list(rows)
 
     def clock(self, now: int) -> int:
-        """Move the clock and return processing time; if it goes back, so does the idle clock of each source: rule 15."""
+        """Move the clock and return processing time. If it goes back, so do the idle clocks of sources: rule 15."""
         after = after_step(self._now, now)
         if after < self._now:
             by = self._now - after

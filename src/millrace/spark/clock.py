@@ -16,7 +16,7 @@ JUMP = 3_600 * SECOND
 class ClockFollower:
     """Decides the processing time of each micro-batch of one run, from the wall clock.
 
-    Processing time does not go back while the wall clock is behind by no more than `JITTER`. If it is further behind for
+    Processing time does not go back while the wall clock is behind by at most `JITTER`. If it is further behind for
     `PATIENCE` seconds, processing time follows it. The first micro-batch of a run follows at once: a run until caught
     up would otherwise end before that.
     """
@@ -57,7 +57,7 @@ class JumpDetector:
 
 
 def seconds_elapsed() -> float:
-    """The seconds since some moment, including those in which the machine was suspended where the system counts them."""
+    """The seconds since some moment, including those of a suspended machine where the system counts them."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 

@@ -162,6 +162,7 @@ class Shard:
             store.write(stage.id, StageState(kept, after.progress), changes)
             reach("state written")
             shard = sent[0].shard
+            back = 0 if before is None else max(0, before.kept.state.now - state.now)
             if after.said is not None and len(after.said):
                 yield Message(shard, number, 0, stage.says, payload=to_bytes(after.said))
             if after.letters:
@@ -169,7 +170,7 @@ class Shard:
                 yield Message(shard, NO_STAGE, 0, DEAD, payload=to_bytes(letters))
             status = ShardStatus(
                 number, state.watermark, state.now, len(state.groups), _size(state), state.dropped,
-                time.process_time() - began, after.errors, 0 if before is None else max(0, before.kept.state.now - state.now),
+                time.process_time() - began, after.errors, back,
             )  # fmt: skip
             yield Message(shard, number, 0, STATUS, json.dumps(asdict(status)))
 
