@@ -39,12 +39,18 @@ def test_a_clock_set_back_by_whole_periods_changes_no_pane(
     lateness: str,
     rows: Stream,
 ) -> None:
-    """No pane is lost, repeated, early or late: the panes equal those of a clock that was not set back."""
+    """No pane is lost, repeated, early or late: the panes equal those of a clock that was not set back.
+
+    A micro-batch of its own sets the clock back, because no engine can know the time that passes while that happens.
+    """
     asked = query(windowing, trigger, mode, lateness, rows)
     back = PERIODS * data.draw(st.integers(1, 10_000))
-    since = data.draw(st.integers(0, len(happenings)))
+    since = data.draw(st.integers(0, max(0, len(happenings) - 1)))
     one, other, now = Reference(asked), Reference(asked), 0
     for number, happening in enumerate(happenings):
+        if number == since:
+            assert said(one.micro_batch([], now)) == said(other.micro_batch([], now - back))
+            assert one.event_time == other.event_time
         now = max(now, happening.now or 0)
         shifted = now - back if number >= since else now
         assert said(one.micro_batch(happening.rows, now)) == said(other.micro_batch(happening.rows, shifted)), number
