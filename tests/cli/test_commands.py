@@ -17,9 +17,12 @@ from millrace import Pipeline, agg, memory, window
 from millrace.cli import app
 from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit
+from millrace.model.duration import SECOND
+from millrace.running.status import note
 from millrace.running.views import KeptViews
 from millrace.spark.answers import arrow_schema, schema_of
 from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.progress import BatchProgress
 from millrace.views.store import open_store
 
 
@@ -260,6 +263,20 @@ def test_a_project_that_works_is_made(here: Path) -> None:
 
 def test_status_without_pipelines() -> None:
     assert "No pipeline has run" in ran("status")
+
+
+def test_status_warns_of_a_clock_that_jumped(here: Path) -> None:
+    progress = BatchProgress(3, 10, 0.5, 0, {})
+    for name, moved in (("charts", 2 * 86_400 * SECOND), ("visits", -3_600 * SECOND), ("well", 0)):
+        (here / ".millrace" / name).mkdir(parents=True)
+        note(here / ".millrace" / name, name, progress, 0, moved)
+    warned = [line for line in ran("status").splitlines() if ": the clock" in line]
+    assert warned == [
+        "charts: the clock jumped ahead 2d; if that is wrong, timers follow it back when it is set right",
+        "visits: the clock went back 1h: timers follow it",
+    ]
+    rows = [json.loads(line) for line in ran("status", "--format", "json").splitlines()]
+    assert [row["clock moved"] for row in rows] == [172_800, -3_600, None]
 
 
 @pytest.mark.parametrize(

@@ -191,15 +191,15 @@ def deduped_streams(draw: st.DrawFn) -> Stream:
 
 @st.composite
 def micro_batches(draw: st.DrawFn) -> list[Happening]:
-    """Bundles as a stream brings them, the clock going on, now and then with nothing new."""
+    """Bundles as a stream brings them, the clock going on or set back, now and then with nothing new."""
     now, happenings = 0, []
     for bundle in draw(bundles(draw(rows(most=20)))):
         for row in bundle:
             row["closes"] = draw(st.sampled_from([None, None, row["at"]]))
             row["at"] = row["at"] if draw(st.integers(0, 9)) else None
-        now += draw(st.sampled_from([0, 1, 4])) * SECOND
+        now += draw(st.sampled_from([0, 1, 4, 4, -7, -16])) * SECOND
         happenings.append(Happening(bundle, now))
         if draw(st.booleans()):
-            now += draw(st.sampled_from([1, 5])) * SECOND
+            now += draw(st.sampled_from([1, 5, 5, -11])) * SECOND
             happenings.append(Happening((), now))
     return happenings

@@ -38,6 +38,7 @@ from millrace.running.run import behind, run_batch, run_stream
 from millrace.running.savepoint import save, start_from
 from millrace.running.settings import Settings
 from millrace.running.status import Status, all_under
+from millrace.spark.progress import clock_notice
 from millrace.testing.check import BATCH, STREAM, check_all
 from millrace.testing.engines import ENGINES
 from millrace.testing.transcript import Document, read_documents
@@ -196,18 +197,25 @@ def status(
         "too late",
         "errors",
         "dead",
+        "clock moved",
         "ended",
     )
     with plain_mistakes():
         opened = Log(log) if log.exists() else None  # to look is not to make one
         while True:
-            rows = [_row(each, opened) for each in all_under(folder)]
+            found = all_under(folder)
+            rows = [_row(each, opened) for each in found]
             if watch:
                 Console().clear()
             if not rows and format == "table":
                 typer.echo(f"No pipeline has run with a checkpoint in {folder}; start one: millrace run FILE")
             else:
                 show(columns, rows, format)
+            if format == "table":
+                for each in found:
+                    notice = clock_notice(each.clock_moved)
+                    if notice is not None:
+                        typer.echo(f"{each.pipeline}: {notice}")
             if not watch:
                 return
             try:
@@ -325,5 +333,6 @@ def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
         sum(part["dropped"] for part in progress["parts"].values()),
         sum(part.get("errors", 0) for part in progress["parts"].values()),
         status.dead,
+        round(status.clock_moved / SECOND) or None,
         datetime.fromtimestamp(status.at, UTC).isoformat(timespec="seconds"),
     )

@@ -250,13 +250,17 @@ class Reference:
         return panes
 
     def clock(self, now: Moment) -> list[Pane]:
-        """Advance processing time; it never goes back."""
-        self._now = max(self._now, to_micros(now))
+        """Advance processing time; it goes back only by more than jitter, and arrivals with it: rule 15."""
+        after = self._rows.clock(to_micros(now))
+        if after < self._now:
+            self._move_arrivals_back(self._now - after)
+        self._now = after
         return self._evaluate_all()
 
     def advance(self, now: Moment) -> list[Pane]:
         """Advance event time to the watermark of the query's own policy, then the clock."""
-        return self.watermark(self._rows.watermark(to_micros(now))) + self.clock(now)
+        after = self._rows.clock(to_micros(now))
+        return self.watermark(self._rows.watermark(after)) + self.clock(after)
 
     def micro_batch(self, rows: Iterable[Row], now: Moment, source: str | None = None) -> list[Pane]:
         """Run one micro-batch as a pipeline does, rule 2: input, then watermark, then clock."""
@@ -359,6 +363,12 @@ class Reference:
         closed = self._closed(group.window)
         closing = closed and self._watermark_before < group.window.end
         return TriggerInput(len(group.new), first, self._now, closed, closing, self._expired(group.window))
+
+    def _move_arrivals_back(self, by: int) -> None:
+        """Rule 15: elements that no pane has held yet arrived as long ago by the new clock as by the old one."""
+        for groups in self._groups.values():
+            for group in groups.values():
+                group.new = [replace(element, arrival=element.arrival - by) for element in group.new]
 
     def _evaluate_all(self) -> list[Pane]:
         open_ = [(key, group) for key, groups in self._groups.items() for group in list(groups.values())]

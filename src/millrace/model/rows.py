@@ -12,6 +12,7 @@ from math import isnan, nan
 from typing import Any, assert_never
 
 from millrace.model.aggregate import sort_key
+from millrace.model.clock import after_step
 from millrace.model.duration import BEGINNING_OF_TIME, to_instant
 from millrace.model.errors import MillraceError, NoValueError, at_place, refuse, shown, unknown
 from millrace.model.evaluate import RowError, check_known, evaluate
@@ -63,6 +64,7 @@ class RowEvaluator:
                 check_known(expression)
         self._tables = {name: list(rows) for name, rows in tables.items()}
         self._progress = {id(node): (node.estimator, Progress(active=now)) for node in event_times(stream)}
+        self._now = now
         self._spoke: set[int] = set()
         """The event time nodes that saw rows since the last call of `watermark`."""
         self._seen: dict[int, dict[tuple[Any, ...], int]] = {}
@@ -74,6 +76,15 @@ class RowEvaluator:
     def table(self, name: str, rows: Iterable[Row]) -> None:
         """Replace the rows of a table that is read from a file or a view."""
         self._tables[name] = list(rows)
+
+    def clock(self, now: int) -> int:
+        """Move the clock and return processing time. If it goes back, so do the idle clocks of sources: rule 15."""
+        after = after_step(self._now, now)
+        if after < self._now:
+            by = self._now - after
+            self._progress = {node: (known, seen.moved_back(by)) for node, (known, seen) in self._progress.items()}
+        self._now = after
+        return after
 
     def watermark(self, now: int) -> int:
         """The watermark by the stream's own policies. Rows since the last call count as arrived at `now`."""

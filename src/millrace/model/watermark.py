@@ -53,6 +53,10 @@ class Progress:
     active: int = 0
     """The processing time of the last arrival."""
 
+    def moved_back(self, by: int) -> "Progress":
+        """The same progress by a clock that is `by` microseconds behind; the watermark is the same: rule 15."""
+        return replace(self, active=self.active - by)
+
 
 @dataclass(frozen=True, slots=True)
 class BoundedDelay:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millrace.model.clock import after_step
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME
 from millrace.model.pane import Mode, Timing
 from millrace.model.query import Query
@@ -81,8 +82,8 @@ class Panes:
     def advance(
         self, state: PaneState, partials: pa.Table | None, watermark: int, now: int
     ) -> tuple[PaneState, list[pa.Table]]:
-        """Add a bundle, then advance the watermark and the clock; neither goes back."""
-        watermark, now = max(watermark, state.watermark), max(now, state.now)
+        """Add a bundle, then advance the watermark and the clock. The clock goes back only by more than jitter."""
+        watermark, now = max(watermark, state.watermark), after_step(state.now, now)
         arrivals, dropped = state.arrivals, 0
         touched: list[pa.Table] = []
         taken = [_NOWHERE]
@@ -96,6 +97,8 @@ class Panes:
             arrived = np.arange(len(work.rows)) < sum(map(len, touched))
             self._evaluate(work, arrived, state.watermark, state.watermark, state.now, panes)
             self._evaluate(work, ~work.gone, state.watermark, watermark, state.now, panes)
+            if now < state.now:
+                _move_arrivals_back(work, state.now - now)
             self._evaluate(work, ~work.gone, watermark, watermark, now, panes)
         groups = self._kept(state.groups, work, _joined(taken))
         failed = stack(work.failed) if work is not None and work.failed else None
@@ -431,6 +434,13 @@ class Panes:
         for name, column in (*work.control.items(), ("arm", work.arms)):
             rows = rows.set_column(rows.column_names.index(name), name, pa.array(column))
         return groups.put(_joined([taken, work.places.take(woken)]), keep(rows, stays))
+
+
+def _move_arrivals_back(work: Work, by: int) -> None:
+    """Rule 15. `work` holds every group with new elements if the trigger uses the clock; otherwise none is needed."""
+    held = work.control["new"] > 0
+    work.control["first"][held] -= by
+    work.changed |= held
 
 
 _NOWHERE = Located(np.zeros(0, np.intp), np.zeros(0, np.intp))

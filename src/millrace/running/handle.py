@@ -15,7 +15,7 @@ import pyarrow as pa
 from millrace.running.notebook import LiveDisplay, live_display
 from millrace.running.table import as_html
 from millrace.running.totals import Totals
-from millrace.spark.progress import BatchProgress
+from millrace.spark.progress import BatchProgress, clock_notice
 
 PATIENCE = 30.0
 """How many seconds `stop` gives the micro-batch under way to be committed."""
@@ -155,6 +155,9 @@ class Run:
         """Record a micro-batch, and update the displays."""
         self._totals = self._totals.after(progress, answers)
         self._progress = progress
+        notice = clock_notice(progress.clock_moved)
+        if notice is not None:
+            _LOGGER.warning("pipeline %s: %s", self.pipeline, notice)
         self._show()
 
     def on_tasks(self, done: int, total: int) -> None:

@@ -92,12 +92,14 @@ def start_stream(
     """
     from millrace.spark import stream
 
-    dead, checkpoint = 0, home.generation(generation)
+    dead = clock_moved = 0
+    checkpoint = home.generation(generation)
 
     def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
-        nonlocal dead
+        nonlocal dead, clock_moved
         dead += progress.dead_letters
-        note(checkpoint, pipeline.name, progress, dead)
+        clock_moved = progress.clock_moved or clock_moved
+        note(checkpoint, pipeline.name, progress, dead, clock_moved)
         on_batch(progress, answers)
 
     Checkpoint(checkpoint).lock().close()  # detects a checkpoint in use before Spark is started

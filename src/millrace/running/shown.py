@@ -11,7 +11,7 @@ from rich.table import Table
 from millrace.model.duration import SECOND, format_duration
 from millrace.running.table import instant
 from millrace.running.totals import Totals, many
-from millrace.spark.progress import BatchProgress
+from millrace.spark.progress import BatchProgress, clock_notice
 
 _LAST = 5
 """How many recent answers are shown for each output."""
@@ -45,6 +45,9 @@ class RunDisplay:
         """Show a micro-batch."""
         self.totals = self.totals.after(progress, answers)
         self._last |= {name: table.slice(max(0, len(table) - _LAST)) for name, table in answers.items() if len(table)}
+        notice = clock_notice(progress.clock_moved)
+        if notice is not None and not self._as_json:
+            self._console.out(f"{self._name}: {notice}", highlight=False)
         if self._as_json:
             self._console.out(progress.to_json(), highlight=False)
         elif self._live is not None:

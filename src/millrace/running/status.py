@@ -13,9 +13,15 @@ from millrace.spark.progress import BatchProgress
 _FILE = "status.json"
 
 
-def note(checkpoint: Path, pipeline: str, progress: BatchProgress, dead: int) -> None:
-    """Write the progress of the last micro-batch to the checkpoint; `dead` counts all dead letters of the run."""
-    about = {"pipeline": pipeline, "at": time.time(), "dead": dead, "progress": json.loads(progress.to_json())}
+def note(checkpoint: Path, pipeline: str, progress: BatchProgress, dead: int, clock_moved: int) -> None:
+    """Write the progress of the last micro-batch to the checkpoint.
+
+    `dead` counts all dead letters of the run; `clock_moved` is the last jump of the clock in the run, or 0.
+    """
+    about = {
+        "pipeline": pipeline, "at": time.time(), "dead": dead, "clock_moved": clock_moved,
+        "progress": json.loads(progress.to_json()),
+    }  # fmt: skip
     beside = checkpoint / f".{_FILE}.part"
     beside.write_text(json.dumps(about), encoding="utf-8")
     os.replace(beside, checkpoint / _FILE)
@@ -33,6 +39,8 @@ class Status:
     dead: int
     """Dead letters since it was started."""
     progress: dict[str, Any]
+    clock_moved: int = 0
+    """The last jump of the clock since it was started, as `BatchProgress` has it; 0 if there was none."""
 
 
 def all_under(folder: Path) -> list[Status]:
@@ -41,7 +49,10 @@ def all_under(folder: Path) -> list[Status]:
     for file in sorted(folder.glob(f"*/{_FILE}")):
         about = json.loads(file.read_text(encoding="utf-8"))
         running = is_locked(file.parent)
-        found.append(Status(about["pipeline"], file.parent, running, about["at"], about["dead"], about["progress"]))
+        moved = about.get("clock_moved", 0)  # older releases did not write it
+        found.append(
+            Status(about["pipeline"], file.parent, running, about["at"], about["dead"], about["progress"], moved)
+        )
     return found
 
 

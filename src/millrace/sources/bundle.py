@@ -36,11 +36,19 @@ class Times:
     now: int
     watermark: int | None = None
 
+    @property
+    def goes_back(self) -> bool:
+        """Whether processing time follows a clock that was set back."""
+        return self.now < self.before
+
 
 def together(times: Sequence[Times]) -> Times:
     """The combined times of a micro-batch whose sources were planned at different moments."""
-    marks = [each.watermark for each in times if each.watermark is not None]
-    return Times(min(each.before for each in times), max(each.now for each in times), max(marks, default=None))
+    mark = max((each.watermark for each in times if each.watermark is not None), default=None)
+    before, now = [each.before for each in times], [each.now for each in times]
+    if any(each.goes_back for each in times):  # another source may follow the clock back one micro-batch later
+        return Times(max(before), min(now), mark)
+    return Times(min(before), max(now), mark)
 
 
 Position: TypeAlias = int | list[int]

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.model.arrow import arrow_type
+from millrace.model.clock import after_step
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.schema import Schema
 from millrace.model.stream import Source
@@ -45,7 +46,8 @@ class MemoryScript:
         """Compute the clock after each happening."""
         self._clocks.append(self.start)
         for happening in self.happenings:
-            self._clocks.append(max(self._clocks[-1], happening.now or 0))
+            before = self._clocks[-1]
+            self._clocks.append(before if happening.now is None else after_step(before, happening.now))
 
     def times(self, start: int, end: int) -> Times | None:
         """The times of a micro-batch between two positions; None if the script does not set the clock."""

@@ -1,7 +1,7 @@
 """Gathers the messages from the shards of a micro-batch on the driver."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -37,17 +37,23 @@ class Gathered:
         rows = {tuple(row.values()): row for row in pa.concat_tables(letters).to_pylist()}
         return pa.Table.from_pylist(list(rows.values()), DEAD_LETTERS)
 
-    def progress(self, batch: int, phases: Mapping[str, float]) -> BatchProgress:
+    @cached_property
+    def statuses(self) -> Sequence[ShardStatus]:
+        """The status of every stateful stage in every shard."""
+        return [ShardStatus(**json.loads(each["report"])) for each in self.messages if each["kind"] == STATUS]
+
+    def progress(self, batch: int, phases: Mapping[str, float], clock_moved: int = 0) -> BatchProgress:
         """The progress event of a micro-batch; `phases` holds the seconds of each phase."""
-        statuses = [ShardStatus(**json.loads(each["report"])) for each in self.messages if each["kind"] == STATUS]
         reports = [TaskReport.from_json(each["report"]) for each in self.messages if each["kind"] == PARTIALS]
         parts = {
-            stage.id: part_progress((each for each in statuses if each.stage == number), len(self.answers[stage.id]))
+            stage.id: part_progress(
+                (each for each in self.statuses if each.stage == number), len(self.answers[stage.id])
+            )
             for number, stage in enumerate(self.plan.stages)
         }
-        spent = {"edge": sum(each.spent for each in reports), "panes": sum(each.spent for each in statuses)}
+        spent = {"edge": sum(each.spent for each in reports), "panes": sum(each.spent for each in self.statuses)}
         rows, dead = sum(each.rows for each in reports), len(self.dead_letters)
-        return BatchProgress(batch, rows, sum(phases.values()), dead, parts, {**phases, **spent})
+        return BatchProgress(batch, rows, sum(phases.values()), dead, parts, {**phases, **spent}, clock_moved)
 
     def _of(self, number: int, stage: Stage) -> pa.Table:
         schema = arrow_schema(schema_of(stage.of))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from millrace.model.duration import BEGINNING_OF_TIME
+from millrace.model.duration import BEGINNING_OF_TIME, SECOND, format_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class ShardStatus:
     """The CPU seconds that the micro-batch took."""
     errors: int = 0
     """Answers that have no value, since the start."""
+    back: int = 0
+    """The microseconds by which the clock went back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class BatchProgress:
     parts: Mapping[str, PartProgress]
     phases: Mapping[str, float] = field(default_factory=dict)
     """Seconds by phase. `edge` and `panes` are CPU seconds, within `run`."""
+    clock_moved: int = 0
+    """The microseconds by which the clock jumped ahead, or, if negative, by which it was followed back; usually 0."""
 
     @property
     def rows_per_second(self) -> float:
@@ -75,9 +79,29 @@ class BatchProgress:
                 "seconds": round(self.seconds, 4),
                 "phases": {name: round(spent, 4) for name, spent in self.phases.items()},
                 "dead_letters": self.dead_letters,
+                "clock_moved": self.clock_moved,
                 "parts": parts,
             }
         )
+
+
+def clock_notice(moved: int) -> str | None:
+    """The sentence for users about a clock that moved by so many microseconds; None if it did not jump.
+
+    >>> clock_notice(-86_399_600_000)
+    'the clock went back 1d: timers follow it'
+    """
+    if not moved:
+        return None
+    if moved < 0:
+        return f"the clock went back {_roughly(-moved)}: timers follow it"
+    return f"the clock jumped ahead {_roughly(moved)}; if that is wrong, timers follow it back when it is set right"
+
+
+def _roughly(length: int) -> str:
+    """A duration rounded to seconds, minutes or hours, whichever suits its size."""
+    unit = SECOND if length < 3_600 * SECOND else 60 * SECOND if length < 86_400 * SECOND else 3_600 * SECOND
+    return format_duration(round(length / unit) * unit)
 
 
 def part_progress(statuses: Iterable[ShardStatus], answers: int) -> PartProgress:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from millrace.model.clock import after_step
 from millrace.model.stream import event_times
 from millrace.model.watermark import Progress, Seen, combine
 from millrace.panes import blobs
@@ -105,16 +106,18 @@ class StageShard:
             passed = self._dedup.take(state, sent)
             state, sent, letters = passed.state, passed.tables, passed.letters
             seen = [passed.seen] if passed.seen is not None and self._estimators else seen
+        now = after_step(state.now, times.now if times.goes_back else max(state.now, times.now))
+        if now < state.now:
+            progress = tuple(each.moved_back(state.now - now) for each in progress)
         observed = zip(self._estimators, progress, seen, strict=True)
-        now = max(state.now, times.now)
         progress = tuple(estimator.observe(so_far, bundle, now) for estimator, so_far, bundle in observed)
         watermark = state.watermark if times.watermark is None else times.watermark
         if times.watermark is None and self._estimators:
-            watermark = combine(list(zip(self._estimators, progress, strict=True)), times.now)
+            watermark = combine(list(zip(self._estimators, progress, strict=True)), now)
         if self._panes is None:
             state, tables = replace(state, watermark=max(state.watermark, watermark), now=now), sent
         else:
-            state, tables = self._panes.advance(state, stack(sent) if sent else None, watermark, times.now)
+            state, tables = self._panes.advance(state, stack(sent) if sent else None, watermark, now)
         said = [table for table in tables if len(table)]
         unanswered, errors = letters_of(self._stage, state.failed), state.errors
         if self._last_only:
@@ -159,6 +162,7 @@ class Shard:
             store.write(stage.id, StageState(kept, after.progress), changes)
             reach("state written")
             shard = sent[0].shard
+            back = 0 if before is None else max(0, before.kept.state.now - state.now)
             if after.said is not None and len(after.said):
                 yield Message(shard, number, 0, stage.says, payload=to_bytes(after.said))
             if after.letters:
@@ -166,7 +170,7 @@ class Shard:
                 yield Message(shard, NO_STAGE, 0, DEAD, payload=to_bytes(letters))
             status = ShardStatus(
                 number, state.watermark, state.now, len(state.groups), _size(state), state.dropped,
-                time.process_time() - began, after.errors,
+                time.process_time() - began, after.errors, back,
             )  # fmt: skip
             yield Message(shard, number, 0, STATUS, json.dumps(asdict(status)))
 

@@ -33,6 +33,7 @@ from millrace.sources.feed import Feed
 from millrace.sources.files import Files
 from millrace.sources.memory import Scripted
 from millrace.spark.answers import arrow_schema
+from millrace.spark.clock import ClockFollower, seconds_elapsed, wall_clock
 from millrace.spark.crash import reach
 from millrace.spark.envelope import reported
 from millrace.spark.job import Job, PackedJob
@@ -99,6 +100,7 @@ class Reader:
         self._tick = _tick([self._job.stages[number] for number in reads.stages])
         self._target: dict[str, Any] | None = None
         self._told = False
+        self._clock = ClockFollower()
         joined = tables_of(self._job.stages[number].stream for number in reads.stages)
         lookups = {name: self._job.lookups.get(name) or FileLookup(table) for name, table in joined.items()}
         self._tables = Snapshots(Path(self._job.folder or "") / "tables", lookups)
@@ -111,7 +113,7 @@ class Reader:
     def end(self) -> dict[str, Any]:
         """The offset after everything that is available now."""
         at = {key: source.end() for key, source in self._sources.items()}
-        return {"now": _clock(), "at": at, "tables": self._tables.now()}
+        return {"now": wall_clock(), "at": at, "tables": self._tables.now()}
 
     def stop_at_the_end(self) -> None:
         """Read no further than the end of what is available now."""
@@ -127,9 +129,9 @@ class Reader:
         until = self._target or {}
         at = {key: source.latest(begun[key], until.get(key)) for key, source in self._sources.items()}
         before = start["now"] or 0
-        now = max(before, _clock())
+        now = self._clock.now(before, wall_clock(), seconds_elapsed())
         if at == begun and start["now"] is not None:
-            is_due = self._tick is not None and now >= before + self._tick
+            is_due = self._tick is not None and (now < before or now >= before + self._tick)
             # A run until caught up advances the clock once, which fires the triggers that came due since the last run.
             if not is_due or (self._target is not None and self._told):
                 return start
@@ -377,7 +379,3 @@ def _shares(splits: list[tuple[int, Split]], cores: int) -> list[list[tuple[int,
         shares[-1].append((number, split))
         held += split.size
     return shares
-
-
-def _clock() -> int:
-    return time.time_ns() // 1000

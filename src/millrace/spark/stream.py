@@ -28,6 +28,7 @@ from millrace.plan.compile import PlanSettings, compile
 from millrace.plan.plan import Plan
 from millrace.sources.memory import MemoryScript
 from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.clock import JumpDetector, seconds_elapsed
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import Gathered, gather
 from millrace.spark.history import digest_of
@@ -77,6 +78,7 @@ class StreamRun:
         self._beginning = threading.Lock()
         self._begun: int | None = None
         """The last micro-batch that was started."""
+        self._jumps = JumpDetector()
         self.is_stopped = False
         """Whether `stop` was called."""
         self.query: StreamingQuery
@@ -140,7 +142,13 @@ class StreamRun:
         self._delivery.deliver(batch, digest, gathered.answers, [*self._writes(), self._write_letters(gathered)])
         if self._on_batch is not None:
             phases = {"run": ran - began, "write": time.monotonic() - ran}
-            self._on_batch(gathered.progress(batch, phases), gathered.answers)
+            self._on_batch(gathered.progress(batch, phases, self._clock_moved(gathered)), gathered.answers)
+
+    def _clock_moved(self, gathered: Gathered) -> int:
+        if not gathered.statuses:
+            return 0
+        now, back = max(each.now for each in gathered.statuses), max(each.back for each in gathered.statuses)
+        return self._jumps.moved(now, back, seconds_elapsed())
 
     def _writes(self) -> Iterator[Write]:
         """One write for all views, and one for each sink."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from millrace.model.clock import after_step
 from millrace.model.duration import SECOND, to_instant
 from millrace.model.errors import MillraceError
 from millrace.model.pane import Pane
@@ -137,7 +138,7 @@ def _run(transcript: Transcript, engine: Engine) -> None:
             case WatermarkStep(at):
                 panes += engine.watermark(at)
             case ClockStep(at):
-                now = max(now, at)
+                now = after_step(now, at)
                 panes += engine.advance(now) if transcript.derived else engine.clock(now)
             case Expect(expected):
                 _compare(number, "expect", transcript.query, expected, panes, engine)

@@ -74,16 +74,18 @@ class PaneEngine:
 
     def clock(self, now: int) -> list[Pane]:
         """Advance processing time."""
-        return self._advance(None, self.state.watermark, now)
+        return self._advance(None, self.state.watermark, self._rows.clock(now))
 
     def advance(self, now: int) -> list[Pane]:
         """Advance the watermark by the query's own policy, and processing time to `now`."""
-        return self._advance(None, self._rows.watermark(now), now)
+        after = self._rows.clock(now)
+        return self._advance(None, self._rows.watermark(after), after)
 
     def micro_batch(self, rows: Iterable[Row], now: int, source: str | None = None) -> list[Pane]:
         """Process input, watermark and clock in one call."""
         partials = self._partials(rows, source)
-        return self._advance(partials, self._rows.watermark(now), now)
+        after = self._rows.clock(now)
+        return self._advance(partials, self._rows.watermark(after), after)
 
     def end(self) -> list[Pane]:
         """End the input: the watermark advances to the end of time."""
