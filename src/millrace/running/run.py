@@ -24,6 +24,7 @@ from millrace.running.status import note
 from millrace.running.totals import many
 from millrace.running.views import KeptViews, lookups, serving
 from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.damage import damage_of
 from millrace.spark.outputs import check_places
 from millrace.spark.progress import BatchProgress
 from millrace.spark.writers import parse_guarantee
@@ -98,6 +99,9 @@ def start_stream(
         on_batch(progress, answers)
 
     Checkpoint(checkpoint).lock().close()  # detects a checkpoint in use before Spark is started
+    damage = damage_of(Checkpoint(checkpoint), bool(pipeline.views))
+    if damage is not None:
+        raise damage
     return stream.start(
         lease.session(checkpoint / "spark.log"), pipeline, checkpoint, views=views, guarantee=how.guarantee,
         interval=how.interval, until_caught_up=how.until_caught_up, shards=how.shards, log=home.log,

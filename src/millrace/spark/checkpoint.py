@@ -6,6 +6,7 @@ wait for late events. Every other change needs a new checkpoint.
 """
 
 import fcntl
+import hashlib
 import json
 import uuid
 from collections.abc import Mapping
@@ -14,12 +15,21 @@ from pathlib import Path
 from typing import IO, Any
 
 from millrace.eventlog.durable import write_whole
+from millrace.eventlog.sealed import sealed, unsealed
 from millrace.model.errors import NOTHING_LOST, ConflictError, CorruptError, MachineError
 from millrace.model.explain import flow_as_text
 from millrace.plan.plan import OutputKind, Plan, Stage
 
 FORMAT = 4
 """The format of checkpoints. Since 4 a fingerprint is made from the structure of a plan."""
+FUSED = "fused"
+"""The name under which the sources of all fused outputs are journaled."""
+
+
+def journal_of(folder: Path, journal: str, source: str, suffix: str) -> Path:
+    """The journal of a source in a checkpoint; `journal` is FUSED or the id of the native stage that reads it."""
+    name = hashlib.sha256(f"{journal} {source}".encode()).hexdigest()[:16]
+    return folder / "sources" / f"{name}.{suffix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,7 @@ class Checkpoint:
             "words": {stage.id: _words(stage) for stage in plan.stages},
         }
         try:
-            known = json.loads(self._file.read_text(encoding="utf-8"))
+            known = unsealed(self._file.read_bytes())
         except FileNotFoundError:
             if self.spark.exists():
                 raise ConflictError(f"{self.folder} is not a checkpoint of Millrace", "choose another") from None
@@ -79,7 +89,7 @@ class Checkpoint:
             self._write({"format": FORMAT, "id": opened.id, "labels": labels, **about, "left": []})
             return opened
         except ValueError:
-            raise CorruptError(f"{self._file} cannot be read", "choose another checkpoint") from None
+            raise CorruptError(f"{self._file} is damaged", "compute the views again: millrace replay FILE") from None
         self._check_format(known, plan)
         self._check(known, about)
         left = sorted({*known["left"], *(id for id in known["stages"] if id not in fingerprint)})
@@ -90,10 +100,10 @@ class Checkpoint:
     def is_of(self, plan: Plan) -> bool:
         """Whether a plan with the same fingerprint made this checkpoint, so that this plan can resume from it."""
         try:
-            known = json.loads(self._file.read_text(encoding="utf-8"))
+            known = unsealed(self._file.read_bytes())
         except (FileNotFoundError, ValueError):
             return False
-        return bool(known["format"] == FORMAT and known["stages"] == plan.fingerprint())
+        return known.get("format") == FORMAT and known.get("stages") == plan.fingerprint()
 
     def lock(self) -> IO[bytes]:
         """Lock out other runs for as long as the returned file is open."""
@@ -123,9 +133,10 @@ class Checkpoint:
         return self.folder / "millrace.json"
 
     def _write(self, content: dict[str, Any]) -> None:
+        text = json.dumps(sealed(content), indent=1)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self._file, lambda path: path.write_text(json.dumps(content, indent=1), encoding="utf-8"))
+            write_whole(self._file, lambda path: path.write_text(text, encoding="utf-8"))
         except OSError as error:
             raise MachineError(f"cannot write the checkpoint {self.folder}: {error.strerror}", NOTHING_LOST) from None
 
@@ -174,7 +185,7 @@ class Checkpoint:
 
 def _spark_sources(plan: Plan) -> list[str]:
     """The Spark sources of a plan in order: one for all fused stages, then those of each native stage."""
-    return [*(["fused"] if plan.fused else []), *(plan.stages[number].id for number in plan.native)]
+    return [*([FUSED] if plan.fused else []), *(plan.stages[number].id for number in plan.native)]
 
 
 def _words(stage: Stage) -> dict[str, str]:

@@ -6,6 +6,7 @@ does nothing: that is exactly-once. At-least-once writes without checking. At-mo
 writes, and does not write a recorded batch.
 """
 
+import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,6 +20,7 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from millrace.eventlog.durable import remove_parts, write_whole
+from millrace.eventlog.sealed import sealed, unsealed
 from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit, CustomSink
 from millrace.model.errors import NOTHING_LOST, ConflictError, MachineError, PipelineError, unknown
@@ -82,10 +84,22 @@ class Delivery:
 
     def _begin(self, batch: int) -> bool:
         """Record that a batch is begun; False if it was begun before, so that it may have been written."""
-        if self._noted.exists() and int(self._noted.read_text()) >= batch:
+        if self._noted.exists() and begun_batch(self._noted) >= batch:
             return False
-        write_whole(self._noted, lambda path: path.write_text(str(batch)))
+        text = json.dumps(sealed({"batch": batch}))
+        write_whole(self._noted, lambda path: path.write_text(text))
         return True
+
+
+def begun_batch(file: Path) -> int:
+    """The last batch whose write was started, from the file that records it. Raises ValueError if it is damaged."""
+    text = file.read_text()
+    if text.isdigit():  # as earlier releases wrote it
+        return int(text)
+    batch = unsealed(text).get("batch")
+    if not isinstance(batch, int):
+        raise ValueError("it names no batch")
+    return batch
 
 
 class FileWriter:
