@@ -85,7 +85,7 @@ def _check(checkpoint: Checkpoint) -> None:
     if done >= 0:
         _json_lines(checkpoint.commits(done))
         _check_state(checkpoint)
-    if (checkpoint.spark / "metadata").exists():
+    if last >= 0 or (checkpoint.spark / "metadata").exists():
         _check_metadata(checkpoint.spark / "metadata")
     for batch in range(max(last - _LATEST + 1, 0), last + 1):
         if batch not in offsets:
@@ -118,14 +118,15 @@ def _known(checkpoint: Checkpoint) -> dict[str, Any] | None:
 def _delivered(checkpoint: Checkpoint) -> int:
     """The last batch that status.json reports; -1 if it reports none. The file is only a report: damage is no harm."""
     try:
-        batch = unsealed(_read(checkpoint.folder / "status.json"))["progress"]["batch"]
+        batch = unsealed((checkpoint.folder / "status.json").read_bytes())["progress"]["batch"]
     except (OSError, ValueError, KeyError, TypeError):
         return -1
     return batch if isinstance(batch, int) else -1
 
 
 def _check_metadata(file: Path) -> None:
-    if not _is_whole(file) or not isinstance(_object(file, _read(file)).get("id"), str):
+    about = _sealed(file)
+    if not isinstance(about.get("id"), str) or not _is_whole(file):
         raise _DamageError(file, "is damaged")
 
 

@@ -187,10 +187,7 @@ def start(
         plan = compile(pipeline, PlanSettings(shards or spark.sparkContext.defaultParallelism, fuse))
         opened = kept.open(plan, labels_of(plan.shards))
         if shards is not None and shards != len(opened.labels):
-            raise ConflictError(
-                f"checkpoint {kept.folder} has {len(opened.labels)} shards, which its first run fixed",
-                f"leave --shards out, or replay with --shards {shards}",
-            )
+            raise _other_shards(kept, len(opened.labels), shards, bool(pipeline.views))
         plan = replace(plan, shards=len(opened.labels))
         job = Job(
             plan, opened.labels, str(kept.folder), str(Path(log).absolute()), pipeline.name if reports else None,
@@ -218,3 +215,9 @@ def start(
         run.lock = lock
         held.pop_all()  # from here on the run holds the lock
     return run
+
+
+def _other_shards(checkpoint: Checkpoint, fixed: int, asked: int, has_views: bool) -> ConflictError:
+    told = f"checkpoint {checkpoint.folder} has {fixed} shard{'' if fixed == 1 else 's'}, which its first run fixed"
+    again = f", or compute the views again with millrace replay FILE --shards {asked}" if has_views else ""
+    return ConflictError(told, f"leave --shards out{again}")

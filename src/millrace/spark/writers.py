@@ -20,6 +20,7 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from millrace.eventlog.durable import remove_parts, write_whole
+from millrace.eventlog.room import why_no_room
 from millrace.eventlog.sealed import sealed, unsealed
 from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit, CustomSink
@@ -29,6 +30,7 @@ from millrace.model.plain import as_text, to_json
 from millrace.model.schema import Schema
 from millrace.spark.answers import free_names
 from millrace.spark.crash import reach
+from millrace.spark.trouble import by_number
 
 
 class Guarantee(StrEnum):
@@ -140,7 +142,7 @@ class FileWriter:
                     file.writelines(line + "\n" for line in _lines(answers))
             reach("sink during write")
 
-        with _clear(f"cannot write {path}"):
+        with _clear(f"cannot write {path}", path):
             write_whole(path, write)
 
 
@@ -201,7 +203,8 @@ class TableWriter:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with _clear(f"cannot write to {self._path}"), closing(sqlite3.connect(self._path, timeout=60)) as database:
+        clear = _clear(f"cannot write to {self._path}", Path(self._path))
+        with clear, closing(sqlite3.connect(self._path, timeout=60)) as database:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
             with database:
@@ -279,11 +282,14 @@ def writer_of(sink: Sink, schema: Schema, log: str) -> Writer:
 
 
 @contextmanager
-def _clear(what: str) -> Iterator[None]:
+def _clear(what: str, path: Path) -> Iterator[None]:
     """Raise system and SQLite errors as machine errors with advice."""
     try:
         yield
     except (OSError, sqlite3.OperationalError) as error:
+        full = why_no_room(path)
+        if full is not None:
+            raise by_number(full, path) from error
         said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise MachineError(f"{what}: {said}", NOTHING_LOST) from error
 
