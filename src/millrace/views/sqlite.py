@@ -1,5 +1,7 @@
 """Views in an SQLite database: a file, for one machine."""
 
+import errno
+import json
 import os
 import sqlite3
 import threading
@@ -117,9 +119,10 @@ class SqliteStore(SqlStore):
         with self._alone:
             try:
                 return self._transaction(work)
-            except (sqlite3.Error, OSError) as error:
-                self._let_go()
-                raise self._cannot("write to", error, NOTHING_LOST) from error
+            except (sqlite3.Error, OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+                plain = self._cannot("write to", error, NOTHING_LOST)
+                self._let_go()  # this may free room on a full disk, so the cause is looked for first
+                raise plain from error
 
     @contextmanager
     def read(self) -> Iterator[SqliteConnection]:
@@ -128,7 +131,7 @@ class SqliteStore(SqlStore):
             try:
                 connection.execute("BEGIN")
                 yield SqliteConnection(connection)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, json.JSONDecodeError, UnicodeDecodeError) as error:
                 if str(error).startswith(f"{_NO_TABLE}millrace_"):
                     raise NoViewsError(f"{self._path} holds no views", "run a pipeline that has some first") from None
                 raise self._cannot("read", error, _ASK_AGAIN) from error
@@ -148,6 +151,8 @@ class SqliteStore(SqlStore):
                 cursor = connection.execute(sql, given)
                 rows = cursor.fetchall() if max_rows is None else cursor.fetchmany(max_rows + 1)
                 columns = tuple(column[0] for column in cursor.description or ())
+            except UnicodeDecodeError:  # Python cannot decode SQLite's message about a damaged schema
+                raise self._damaged() from None
             except (sqlite3.Error, sqlite3.Warning) as error:
                 raise self._why(error, limit_seconds) from error
         given.check_used()
@@ -201,14 +206,24 @@ class SqliteStore(SqlStore):
 
     def _cannot(self, what: str, error: Exception, advice: str) -> MillraceError:
         """The error of the file or the disk, for a user."""
-        if _code(error) in _DAMAGED:
+        if self._is_damage(error):
             return self._damaged()
-        full = why_no_room(self._path) if _code(error) in _NO_ROOM else None
+        full = None
+        if _code(error) in _NO_ROOM:
+            full = why_no_room(self._path) or (errno.ENOSPC if _code(error) == sqlite3.SQLITE_FULL else None)
         if full is not None:
             from millrace.spark.trouble import by_number  # it imports DuckDB, which queries do not need
 
             return by_number(full, self._path)
         return MachineError(f"cannot {what} {self._path}: {error}", advice)
+
+    def _is_damage(self, error: Exception) -> bool:
+        """Whether an error means that the file is damaged. Damage of text and of the header has no result code."""
+        if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) or _code(error) in _DAMAGED:
+            return True
+        if isinstance(error, sqlite3.OperationalError) and not _code(error):
+            return True
+        return _code(error) == sqlite3.SQLITE_ERROR and not self._opens()
 
     def _damaged(self) -> CorruptError:
         return CorruptError(
@@ -232,11 +247,11 @@ class SqliteStore(SqlStore):
         return asked.failed(said) if self._opens() else self._damaged()
 
     def _opens(self) -> bool:
-        """Whether SQLite can read the header and the schema of the file; some damage there has no result code."""
+        """Whether SQLite can read the header and the schema of the file."""
         with closing(self._reader()) as connection:
             try:
                 connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-            except sqlite3.Error:
+            except (sqlite3.Error, UnicodeDecodeError):
                 return False
         return True
 
