@@ -20,7 +20,10 @@ _OUT_OF_MEMORY = {"java.lang.OutOfMemoryError", "org.apache.spark.memory.SparkOu
 _LOST = {"java.io.EOFException", "java.net.SocketException", "org.apache.spark.api.python.PythonWorkerException"}
 _ROCKSDB = "org.rocksdb.RocksDBException"
 _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
-_NO_STATE = "CANNOT_LOAD_STATE_STORE"
+_UNREADABLE = ("CANNOT_LOAD_STATE_STORE", "STREAMING_CHECKPOINT_MISSING_METADATA_FILE", "BATCH_METADATA_NOT_FOUND")
+"""The beginnings of Spark's error conditions for checkpoints that it cannot read."""
+_LONGEST = 200
+"""The characters of an error without an explanation that are shown; the file that Spark prints to has the rest."""
 _WRITING = {"java.io.IOException", "java.nio.file.FileSystemException", "java.io.FileNotFoundException"}
 _NUMBERS = {
     os.strerror(number): number for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE)
@@ -95,7 +98,7 @@ def _is_damage(causes: list[tuple[str, str, Any]]) -> bool:
         if name == _ROCKSDB:
             status = java.getStatus()
             return status is not None and status.getCode().toString() == "Corruption"
-    return any(_condition(java).startswith(_NO_STATE) for _, _, java in causes)
+    return any(_condition(java).startswith(_UNREADABLE) for _, _, java in causes)
 
 
 def _condition(java: Any) -> str:
@@ -122,7 +125,8 @@ def _rocksdb_is_full(java: Any) -> bool:
 def _first_line(causes: list[tuple[str, str, Any]], text: str) -> str:
     said = [f"{name.rpartition('.')[2]}: {message}" if message else name for name, message, _ in reversed(causes)]
     lines = (line.strip() for each in [*said, text] for line in each.splitlines())
-    return next((line for line in lines if line), "no reason given")
+    first = next((line for line in lines if line), "no reason given")
+    return first if len(first) <= _LONGEST else f"{first[:_LONGEST]}..."
 
 
 def _keep(text: str) -> str | None:
