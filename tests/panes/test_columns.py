@@ -3,6 +3,7 @@
 import math
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,24 @@ def test_hashes_are_part_of_the_format_and_do_not_change() -> None:
     assert len(set(hash_keys([long], 2).tolist())) == 2
 
 
+def test_a_long_key_hashes_the_same_alone_and_among_others() -> None:
+    texts = ["x" * 1000, "key " * 15_000, "x" * 65_535, "x" * 65_536, "x" * 65_537, "x" * 65_537 + "y", "x" * 65_538]
+    alone = [int(hash_keys([pa.array([text])], 1)[0]) for text in texts]
+    assert [hex(number) for number in alone[:2]] == LONG_HASHES
+    assert len(set(alone)) == len(texts)
+    for copies in (2, 20):  # few strings are hashed one by one, many at once
+        column = pa.array(texts * copies)
+        assert hash_keys([column], len(column)).tolist() == alone * copies
+
+
+def test_one_very_long_key_among_short_ones_is_cheap() -> None:
+    column = pa.array([*(f"user-{number}" for number in range(1000)), "x" * 2_000_000])
+    began = process_time()
+    hash_keys([column], len(column))
+    assert process_time() - began < 0.5
+
+
+LONG_HASHES = ["0xf5f88498f91ebf7f", "0x3107fea56de3025a"]
 HASHES = [
     "0xa5e8246edb817c11",
     "0x26f87ef2ec0b6bed",

@@ -76,6 +76,13 @@ def test_a_place_that_is_added_keeps_the_class_and_the_advice() -> None:
     assert caught.value.problem == "unknown topic 'play'"
 
 
+@pytest.mark.parametrize("kind", [MachineError, CorruptError])
+def test_a_line_of_the_user_is_not_named_for_trouble_of_the_machine(kind: type[MillraceError]) -> None:
+    with pytest.raises(kind) as caught, at_place(ROW_NUMBER):
+        raise kind("the disk is full", "make room")
+    assert str(caught.value) == "the disk is full; make room"
+
+
 def test_every_kind_has_one_class_an_exit_code_and_a_status() -> None:
     assert {each.kind for each in EVERY} == set(Kind) == set(EXIT_CODES) == set(STATUSES)
 

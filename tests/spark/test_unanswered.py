@@ -17,6 +17,7 @@ from rich.console import Console
 from comparison import said
 from examples import examples
 from millrace import ConflictError, Pipeline, agg, log, memory, on, window
+from millrace.eventlog.sealed import sealed
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.pane import Pane
@@ -240,7 +241,7 @@ def test_a_view_holds_the_answers_that_have_a_value_and_status_counts_the_others
 
 def as_format(home: Locations, number: int) -> Path:
     file = home.checkpoint / "millrace.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "format": number}))
+    file.write_text(json.dumps(sealed({**json.loads(file.read_text()), "format": number})))
     return file
 
 

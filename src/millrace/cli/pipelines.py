@@ -318,9 +318,11 @@ def _serving(store: str, pipeline: Pipeline) -> int:
 
 
 def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
+    folder = status.checkpoint.name
+    if status.damaged is not None:
+        return status.pipeline, f"damaged: {status.damaged}", *[None] * 10
     progress = status.progress
     lags = [part["lag"] for part in progress["parts"].values() if part["lag"] is not None]
-    folder = status.checkpoint.name
     return (
         status.pipeline if folder == status.pipeline else f"{status.pipeline} ({folder})",
         "running" if status.is_running else "stopped",

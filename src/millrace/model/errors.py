@@ -145,9 +145,14 @@ def refuse(problem: str, place: Place | None = None, advice: str | None = None) 
 
 @contextmanager
 def at_place(place: Place) -> Iterator[None]:
-    """Set the place of errors raised in this block to that of a node built earlier."""
+    """Set the place of errors raised in this block to that of a node built earlier.
+
+    Trouble of the machine and damaged data get no place: the user's line does not cause them.
+    """
     try:
         yield
+    except (MachineError, CorruptError):
+        raise
     except MillraceError as error:
         raise type(error)(error.problem, error.advice, place) from None
 

@@ -4,6 +4,7 @@ The hash is part of the format of stored state: equal values have the same hash 
 """
 
 from collections.abc import Sequence
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +58,11 @@ def _hash(column: pa.Array) -> Hashes:
 
 
 def _hash_bytes(column: pa.Array) -> Hashes:
-    """The hash of each string; a step hashes eight bytes of every string that is long enough."""
+    """The hash of each string, eight bytes at a time.
+
+    While many strings are left, one step hashes eight bytes of each of them. The few longest are then hashed one by
+    one: a step for them costs as much as a step for thousands.
+    """
     _, offsets_buffer, data = column.buffers()
     ends = np.frombuffer(offsets_buffer, np.int32, len(column) + 1, column.offset * 4).astype(np.int64)
     starts, lengths = ends[:-1], np.diff(ends)
@@ -66,9 +71,35 @@ def _hash_bytes(column: pa.Array) -> Hashes:
         padded[:-8] = np.frombuffer(data, np.uint8)
     words = np.ndarray((len(padded) - 7,), np.uint64, padded, strides=(1,))
     hashes = mix(lengths.view(np.uint64) + _SEED)
-    for place in range(0, int(lengths.max(initial=0)), 8):
-        going = np.flatnonzero(lengths > place)
+    place = 0
+    going = np.flatnonzero(lengths > place)
+    while len(going) > _FEW and place < _CHAINED:
         left = np.minimum(lengths[going] - place, 8).astype(np.uint64)
         keep = np.uint64(0xFFFFFFFFFFFFFFFF) >> ((np.uint64(8) - left) * np.uint64(8))
         hashes[going] = mix(hashes[going] ^ (words[starts[going] + place] & keep))
+        place += 8
+        going = going[lengths[going] > place]
+    for row in going:
+        rest = padded[starts[row] + place : starts[row] + lengths[row]].tobytes()
+        hashes[row] = _hash_rest(int(hashes[row]), rest, _CHAINED - place)
     return hashes
+
+
+_FEW = 16
+"""The number of strings up to which they are hashed one by one."""
+_CHAINED = 1 << 16
+"""The bytes of a string that are hashed eight at a time; a digest of the bytes after them is hashed as one step."""
+
+
+def _hash_rest(hashed: int, rest: bytes, chained: int) -> int:
+    """Hash a string, from the hash of its beginning and the rest; a digest stands for all after `chained` bytes."""
+    steps = np.frombuffer(rest[:chained] + bytes(-len(rest[:chained]) % 8), "<u8").tolist()
+    if len(rest) > chained:
+        steps.append(int.from_bytes(blake2b(rest[chained:], digest_size=8).digest(), "little"))
+    first, second, whole = int(_M1), int(_M2), (1 << 64) - 1
+    for step in steps:
+        hashed ^= step
+        hashed = (hashed ^ hashed >> 30) * first & whole
+        hashed = (hashed ^ hashed >> 27) * second & whole
+        hashed ^= hashed >> 31
+    return hashed

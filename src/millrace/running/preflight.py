@@ -10,7 +10,9 @@ from millrace.model.errors import ConflictError
 from millrace.model.pipeline import Pipeline
 from millrace.running.agreement import Parts, TopicNow, disagreement, gap
 from millrace.running.settings import Locations
-from millrace.spark.checkpoint import Checkpoint
+from millrace.running.status import is_locked
+from millrace.spark.checkpoint import Checkpoint, in_use
+from millrace.spark.damage import damage_of
 from millrace.spark.history import VIEWS, TopicRead
 from millrace.spark.outputs import writers_of
 from millrace.spark.writers import Writer
@@ -46,6 +48,12 @@ def check_agreement(pipeline: Pipeline, home: Locations, store: Store) -> int:
     The files and tables of a replay that was interrupted between the swap of the views and theirs are swapped first.
     """
     generation = serving(store, pipeline.name)
+    checkpoint = Checkpoint(home.generation(generation))
+    if is_locked(checkpoint.folder):
+        raise in_use(checkpoint.folder)
+    damage = damage_of(checkpoint)
+    if damage is not None:
+        raise damage
     writers = writers_of(pipeline, str(home.log.absolute()), generation)
     for writer in writers.values():
         writer.serve()

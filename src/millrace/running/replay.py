@@ -25,6 +25,7 @@ from millrace.running.settings import Locations, StreamOptions
 from millrace.running.status import is_locked
 from millrace.running.views import KeptViews, shapes_of
 from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.damage import damage_of
 from millrace.spark.outputs import check_places, writers_of
 from millrace.spark.progress import BatchProgress
 from millrace.views.store import GenerationState, Store, open_store
@@ -136,7 +137,8 @@ def _unfinished(store: Store, pipeline: Pipeline, home: Locations) -> int | None
     for each in generations_of(store, pipeline.name):
         if each.state is not GenerationState.FILLING:
             continue
-        if not Checkpoint(home.generation(each.number)).is_of(compile(pipeline)):
+        checkpoint = Checkpoint(home.generation(each.number))
+        if damage_of(checkpoint) is not None or not checkpoint.is_of(compile(pipeline)):
             return None
         writers = writers_of(pipeline, str(home.log.absolute()), each.number, staged=True)
         parts = parts_of(pipeline, home, store, each.number, writers)

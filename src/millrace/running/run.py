@@ -23,7 +23,6 @@ from millrace.running.shown import RunDisplay
 from millrace.running.status import note
 from millrace.running.totals import many
 from millrace.running.views import KeptViews, lookups
-from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.outputs import check_places
 from millrace.spark.progress import BatchProgress
 from millrace.spark.writers import parse_guarantee
@@ -102,7 +101,6 @@ def start_stream(
         note(checkpoint, pipeline.name, progress, dead, clock_moved)
         on_batch(progress, answers)
 
-    Checkpoint(checkpoint).lock().close()  # detects a checkpoint in use before Spark is started
     return stream.start(
         lease.session(checkpoint / "spark.log"), pipeline, checkpoint, views=views, guarantee=how.guarantee,
         interval=how.interval, until_caught_up=how.until_caught_up, shards=how.shards, log=home.log,

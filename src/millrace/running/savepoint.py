@@ -5,12 +5,16 @@ files are never modified; so the copy has everything that its last commit needs,
 committed is run again.
 """
 
-import json
 import shutil
 from pathlib import Path
 
-from millrace.model.errors import ConflictError, NotFoundError
+from millrace.eventlog.room import why_no_room
+from millrace.eventlog.sealed import unsealed
+from millrace.model.errors import NOTHING_LOST, ConflictError, CorruptError, MachineError, NotFoundError
 from millrace.running.settings import Locations
+from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.damage import damage_of
+from millrace.spark.trouble import by_number
 
 _ORDER = (
     "millrace.json", "begun", "spark/commits", "spark/metadata", "spark/offsets", "spark/sources", "sources", "tables",
@@ -35,7 +39,8 @@ def start_from(savepoint: Path, home: Locations, generation: int = 1) -> None:
     checkpoint = home.generation(generation)
     if not (savepoint / "millrace.json").exists():
         raise NotFoundError(f"{savepoint} is not a savepoint", "make one: millrace savepoint FILE")
-    filled = json.loads((savepoint / "millrace.json").read_text(encoding="utf-8"))["generation"]
+    _check(savepoint)
+    filled = unsealed((savepoint / "millrace.json").read_bytes())["generation"]
     if filled != generation:
         raise ConflictError(
             f"savepoint {savepoint} goes with generation {filled} of the views, but {generation} is what is read",
@@ -51,17 +56,44 @@ def _copy(source: Path, to: Path, taken: ConflictError) -> None:
     if to.exists():
         raise taken
     beside = to.with_name(f".{to.name}.part")
-    for attempt in range(_ATTEMPTS):
+    try:
+        for attempt in range(_ATTEMPTS):
+            shutil.rmtree(beside, ignore_errors=True)
+            try:
+                _copy_files(source, beside)
+                _check(beside)
+                break
+            except (FileNotFoundError, shutil.Error, CorruptError):  # Spark removed a file that it no longer needs
+                if attempt == _ATTEMPTS - 1:
+                    _check(source)
+                    raise
+        beside.rename(to)
+    except OSError as error:  # shutil.Error is one, too, without a number
+        full = why_no_room(beside)
         shutil.rmtree(beside, ignore_errors=True)
-        try:
-            for name in _ORDER:
-                if (source / name).is_dir():
-                    shutil.copytree(source / name, beside / name)
-                elif (source / name).exists():
-                    beside.mkdir(parents=True, exist_ok=True)
-                    shutil.copy2(source / name, beside / name)
-            break
-        except (FileNotFoundError, shutil.Error):  # Spark removed a file that it no longer needs
-            if attempt == _ATTEMPTS - 1:
-                raise
-    beside.rename(to)
+        if full is not None:
+            raise by_number(full, to) from error
+        raise MachineError(f"cannot copy {source} to {to}: {_reason(error)}", NOTHING_LOST) from error
+
+
+def _copy_files(source: Path, to: Path) -> None:
+    for name in _ORDER:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, to / name)
+        elif (source / name).exists():
+            to.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / name, to / name)
+
+
+def _check(folder: Path) -> None:
+    """Refuse a damaged checkpoint or savepoint."""
+    damage = damage_of(Checkpoint(folder))
+    if damage is not None:
+        raise damage
+
+
+def _reason(error: OSError) -> str:
+    """The system's reason; shutil.Error holds a list of source, target and reason for each file."""
+    if isinstance(error, shutil.Error) and error.args and error.args[0]:
+        return str(error.args[0][0][-1]).partition("\n")[0]
+    return error.strerror or str(error)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from millrace.eventlog.sealed import sealed, unsealed
 from millrace.spark.progress import BatchProgress
 
 _FILE = "status.json"
@@ -23,7 +24,7 @@ def note(checkpoint: Path, pipeline: str, progress: BatchProgress, dead: int, cl
         "progress": json.loads(progress.to_json()),
     }  # fmt: skip
     beside = checkpoint / f".{_FILE}.part"
-    beside.write_text(json.dumps(about), encoding="utf-8")
+    beside.write_text(json.dumps(sealed(about)), encoding="utf-8")
     os.replace(beside, checkpoint / _FILE)
 
 
@@ -32,6 +33,7 @@ class Status:
     """The status of a pipeline after its last micro-batch."""
 
     pipeline: str
+    """The name of the pipeline; that of the checkpoint if the report is damaged."""
     checkpoint: Path
     is_running: bool
     at: float
@@ -41,19 +43,40 @@ class Status:
     progress: dict[str, Any]
     clock_moved: int = 0
     """The last jump of the clock since it was started, as `BatchProgress` has it; 0 if there was none."""
+    damaged: Path | None = None
+    """The file with the report, if it is damaged; then nothing else is known."""
 
 
 def all_under(folder: Path) -> list[Status]:
     """The status of every pipeline with a checkpoint in a folder, by name of the checkpoint."""
     found = []
     for file in sorted(folder.glob(f"*/{_FILE}")):
-        about = json.loads(file.read_text(encoding="utf-8"))
         running = is_locked(file.parent)
-        moved = about.get("clock_moved", 0)  # older releases did not write it
-        found.append(
-            Status(about["pipeline"], file.parent, running, about["at"], about["dead"], about["progress"], moved)
-        )
+        try:
+            about = unsealed(file.read_bytes())
+            progress = _checked(about["progress"])
+            found.append(
+                Status(
+                    str(about["pipeline"]), file.parent, running, float(about["at"]), about["dead"], progress,
+                    about["clock_moved"],
+                )
+            )  # fmt: skip
+        except FileNotFoundError:  # the checkpoint was removed meanwhile
+            continue
+        except (ValueError, KeyError, TypeError, AttributeError, IsADirectoryError):
+            found.append(Status(file.parent.name, file.parent, running, 0.0, 0, {}, damaged=file))
     return found
+
+
+def _checked(progress: dict[str, Any]) -> dict[str, Any]:
+    """The progress of a micro-batch. Raises KeyError or TypeError if it lacks something that the status shows."""
+    parts = progress["parts"].values()
+    shown = [progress[name] for name in ("batch", "rows_per_second", "seconds")]
+    shown += [part[name] for part in parts for name in ("groups", "dropped")]
+    shown += [number for part in parts for number in (part["lag"] or 0, part.get("errors", 0))]
+    if not all(isinstance(number, int | float) for number in shown):
+        raise TypeError("a figure is no number")
+    return progress
 
 
 def is_locked(checkpoint: Path) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.eventlog.durable import write_whole
+from millrace.eventlog.sealed import sealed, unsealed
 from millrace.eventlog.topics import Log
 from millrace.formats.texts import as_texts
 from millrace.model.errors import AGAIN, ConflictError
@@ -109,10 +110,10 @@ class Feed:
         """The content of the journal: the uid of the topic and the first position."""
         if self._journaled is None:
             try:
-                self._journaled = json.loads(self._journal.read_text(encoding="utf-8"))
+                self._journaled = unsealed(self._journal.read_bytes())
             except FileNotFoundError:
                 self._journaled = {"topic": self._log.uid_of(self._source.name), "start": self._begin()}
-                text = json.dumps(self._journaled)
+                text = json.dumps(sealed(self._journaled))
                 self._journal.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(self._journal, lambda path: path.write_text(text, encoding="utf-8"))
         return self._journaled

@@ -20,10 +20,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millrace.eventlog.sealed import sealed, unsealed
 from millrace.formats.texts import as_texts
 from millrace.model.accepted import accepted, as_type
 from millrace.model.arrow import arrow_type
-from millrace.model.errors import MillraceError, NotFoundError, PipelineError, refuse, unreadable
+from millrace.model.errors import CorruptError, MillraceError, NotFoundError, PipelineError, refuse, unreadable
 from millrace.model.schema import Column, Schema
 from millrace.model.stream import Source
 from millrace.sources.bundle import Bundle
@@ -97,7 +98,7 @@ class Files:
     def _keep(self, new: Sequence[Found]) -> None:
         self._journal.parent.mkdir(parents=True, exist_ok=True)
         with self._journal.open("a", encoding="utf-8") as journal:
-            journal.writelines(json.dumps(asdict(found)) + "\n" for found in new)
+            journal.writelines(json.dumps(sealed(asdict(found))) + "\n" for found in new)
             journal.flush()
             os.fsync(journal.fileno())
         self._found += new
@@ -260,4 +261,9 @@ def _journaled(journal: Path) -> list[Found]:
     good = whole[: whole.rfind(b"\n") + 1]
     if len(good) < len(whole):
         os.truncate(journal, len(good))
-    return [Found(**json.loads(line)) for line in good.splitlines()]
+    try:
+        return [Found(**unsealed(line)) for line in good.splitlines()]
+    except (ValueError, TypeError):
+        raise CorruptError(
+            f"the journal {journal} is damaged", "compute the views again: millrace replay FILE"
+        ) from None

@@ -6,6 +6,7 @@ wait for late events. Every other change needs a new checkpoint.
 """
 
 import fcntl
+import hashlib
 import json
 import uuid
 from collections.abc import Mapping
@@ -14,10 +15,20 @@ from pathlib import Path
 from typing import IO, Any
 
 from millrace.eventlog.durable import write_whole
+from millrace.eventlog.sealed import sealed, unsealed
 from millrace.model.errors import AGAIN, NOTHING_LOST, ConflictError, CorruptError, MachineError
 from millrace.model.explain import flow_as_text
 from millrace.plan.plan import OutputKind, Plan, Stage
 from millrace.spark.history import FORMAT, VIEWS, History, check_format, history_of
+
+FUSED = "fused"
+"""The name under which the sources of all fused outputs are journaled."""
+
+
+def journal_of(folder: Path, journal: str, source: str, suffix: str) -> Path:
+    """The journal of a source in a checkpoint; `journal` is FUSED or the id of the native stage that reads it."""
+    name = hashlib.sha256(f"{journal} {source}".encode()).hexdigest()[:16]
+    return folder / "sources" / f"{name}.{suffix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +80,7 @@ class Checkpoint:
             "words": {stage.id: _words(stage) for stage in plan.stages},
         }
         try:
-            known = json.loads(self._file.read_text(encoding="utf-8"))
+            known = unsealed(self._file.read_bytes())
         except FileNotFoundError:
             if self.spark.exists():
                 raise CorruptError(f"{self._file} of the checkpoint is missing", AGAIN) from None
@@ -113,10 +124,10 @@ class Checkpoint:
     def is_of(self, plan: Plan) -> bool:
         """Whether a plan with the same fingerprint made this checkpoint, so that this plan can resume from it."""
         try:
-            known = json.loads(self._file.read_text(encoding="utf-8"))
+            known = unsealed(self._file.read_bytes())
         except (FileNotFoundError, ValueError):
             return False
-        return bool(known["format"] == FORMAT and known["stages"] == plan.fingerprint())
+        return known.get("format") == FORMAT and known.get("stages") == plan.fingerprint()
 
     def lock(self) -> IO[bytes]:
         """Lock out other runs for as long as the returned file is open."""
@@ -126,7 +137,7 @@ class Checkpoint:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.close()
-            raise MachineError(f"another run uses the checkpoint {self.folder}", "stop that run first") from None
+            raise in_use(self.folder) from None
         return file
 
     @property
@@ -134,9 +145,10 @@ class Checkpoint:
         return self.folder / "millrace.json"
 
     def _write(self, content: dict[str, Any]) -> None:
+        text = json.dumps(sealed(content), indent=1)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self._file, lambda path: path.write_text(json.dumps(content, indent=1), encoding="utf-8"))
+            write_whole(self._file, lambda path: path.write_text(text, encoding="utf-8"))
         except OSError as error:
             raise MachineError(f"cannot write the checkpoint {self.folder}: {error.strerror}", NOTHING_LOST) from None
 
@@ -182,6 +194,11 @@ class Checkpoint:
             )
 
 
+def in_use(folder: Path) -> MachineError:
+    """The error for a checkpoint that another run uses."""
+    return MachineError(f"another run uses the checkpoint {folder}", "stop that run first")
+
+
 def outputs_of(plan: Plan) -> list[str]:
     """The outputs whose commits are recorded: all views as one, and each sink."""
     views = [VIEWS] if any(output.kind is OutputKind.VIEW for output in plan.outputs) else []
@@ -190,7 +207,7 @@ def outputs_of(plan: Plan) -> list[str]:
 
 def _spark_sources(plan: Plan) -> list[str]:
     """The Spark sources of a plan in order: one for all fused stages, then those of each native stage."""
-    return [*(["fused"] if plan.fused else []), *(plan.stages[number].id for number in plan.native)]
+    return [*([FUSED] if plan.fused else []), *(plan.stages[number].id for number in plan.native)]
 
 
 def _words(stage: Stage) -> dict[str, str]:

@@ -3,14 +3,14 @@
 import errno
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from millrace.model.errors import MachineError, MillraceError
+from millrace.model.errors import CorruptError, MachineError, MillraceError
 from millrace.spark import session
 from millrace.spark.envelope import opened
 from millrace.spark.trouble import by_number, machine_trouble
@@ -19,6 +19,11 @@ _LOGGER = logging.getLogger("millrace.spark")
 _OUT_OF_MEMORY = {"java.lang.OutOfMemoryError", "org.apache.spark.memory.SparkOutOfMemoryError"}
 _LOST = {"java.io.EOFException", "java.net.SocketException", "org.apache.spark.api.python.PythonWorkerException"}
 _ROCKSDB = "org.rocksdb.RocksDBException"
+_CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
+_UNREADABLE = ("CANNOT_LOAD_STATE_STORE", "STREAMING_CHECKPOINT_MISSING_METADATA_FILE", "BATCH_METADATA_NOT_FOUND")
+"""The beginnings of Spark's error conditions for checkpoints that it cannot read."""
+_LONGEST = 200
+"""The characters of an error without an explanation that are shown; the file that Spark prints to has the rest."""
 _WRITING = {"java.io.IOException", "java.nio.file.FileSystemException", "java.io.FileNotFoundException"}
 _NUMBERS = {
     os.strerror(number): number for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE)
@@ -26,8 +31,10 @@ _NUMBERS = {
 """Java has no error numbers: the message of an IOException ends with the system's text for the error."""
 
 
-def plain_error(error: BaseException) -> BaseException:
+def plain_error(error: BaseException, damage: Callable[[], CorruptError] | None = None) -> BaseException:
     """The error as a MillraceError, without the stacks of Python and Java.
+
+    `damage` returns the error for a checkpoint that Spark cannot read, if a checkpoint is used.
 
     A worker's error is returned as the worker raised it. An error without an explanation keeps its first line; its full
     text goes to the file that Spark prints to. An error of the driver that is no machine error is returned unchanged.
@@ -40,7 +47,11 @@ def plain_error(error: BaseException) -> BaseException:
     found, who = opened(text), "a worker"
     if found is None:
         causes, who = list(_causes(error)), "Spark"
-        found = _java_trouble(causes) or MillraceError(_first_line(causes, text))
+        found = _java_trouble(causes)
+        if found is None and damage is not None and _is_damage(causes):
+            found = damage()
+            _keep(text)
+        found = found or _lost_worker(causes) or MillraceError(_first_line(causes, text))
     if type(found) is not MillraceError:
         return found
     kept = _keep(text)
@@ -76,6 +87,28 @@ def _java_trouble(causes: list[tuple[str, str, Any]]) -> MachineError | None:
             number = next((number for words, number in _NUMBERS.items() if message.endswith(words)), None)
             if number is not None:
                 return by_number(number)
+    return None
+
+
+def _is_damage(causes: list[tuple[str, str, Any]]) -> bool:
+    """Whether Spark could not read a file of the checkpoint because of its content, or because it is missing."""
+    for name, _, java in causes:
+        if name == _CHECKSUM:
+            return True
+        if name == _ROCKSDB:
+            status = java.getStatus()
+            return status is not None and status.getCode().toString() == "Corruption"
+    return any(_condition(java).startswith(_UNREADABLE) for _, _, java in causes)
+
+
+def _condition(java: Any) -> str:
+    """The error condition of an exception of Spark; empty for any other exception."""
+    with suppress(Py4JError, OSError):  # other exceptions have no such method
+        return java.getCondition() or ""
+    return ""
+
+
+def _lost_worker(causes: list[tuple[str, str, Any]]) -> MachineError | None:
     if causes and causes[-1][0] in _LOST:
         return MachineError(
             "a worker process was lost, perhaps because there is not enough memory",
@@ -92,7 +125,8 @@ def _rocksdb_is_full(java: Any) -> bool:
 def _first_line(causes: list[tuple[str, str, Any]], text: str) -> str:
     said = [f"{name.rpartition('.')[2]}: {message}" if message else name for name, message, _ in reversed(causes)]
     lines = (line.strip() for each in [*said, text] for line in each.splitlines())
-    return next((line for line in lines if line), "no reason given")
+    first = next((line for line in lines if line), "no reason given")
+    return first if len(first) <= _LONGEST else f"{first[:_LONGEST]}..."
 
 
 def _keep(text: str) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from millrace.eventlog.sealed import unsealed
 from millrace.model.errors import AGAIN, ConflictError, CorruptError
 
 FORMAT = 5
@@ -76,7 +77,7 @@ def history_of(folder: Path, spark: Path) -> History | None:
     if not about.exists():
         return None
     with _damage(about):
-        known = json.loads(about.read_text(encoding="utf-8"))
+        known = unsealed(about.read_bytes())
         check_format(known, folder)
         id, outputs, generation = str(known["id"]), dict(known["outputs"]), int(known["generation"])
     planned = _batches(spark / "offsets")[-2:]

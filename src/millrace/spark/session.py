@@ -3,21 +3,26 @@
 import atexit
 import logging
 import os
+import resource
 import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from millrace.model.errors import MachineError
 from millrace.spark.java import java_home
+from millrace.spark.trouble import machine_trouble
 
 
 def start(name: str, master: str = "local[*]", log: Path | None = None) -> SparkSession:
@@ -46,10 +51,59 @@ def start(name: str, master: str = "local[*]", log: Path | None = None) -> Spark
         .config("spark.ui.showConsoleProgress", "false")
     )
     with _printing_to(log), _own_interrupt():
-        started = builder.getOrCreate()
+        try:
+            started = builder.getOrCreate()
+        except (PySparkException, Py4JError, OSError) as error:
+            limits = _limits()
+            if SparkContext._gateway is not None and limits is None:  # Java runs, and says why Spark does not
+                raise
+            _end_java()
+            raise _not_started(error, limits, log) from error
     if log is not None:
         _PRINTED_TO[:] = [log.absolute()]
     return started
+
+
+_FILES = 1024
+"""About as many files as Spark opens at the same time."""
+
+
+def _limits() -> tuple[str, str] | None:
+    """The limit of this process that Java probably exceeds, and how to raise it; None if there is no such limit."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    memory, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if files != resource.RLIM_INFINITY and files < _FILES:
+        return f"the limit of open files is {files}", f"Spark needs about {_FILES}: raise it with ulimit -n 4096"
+    if memory != resource.RLIM_INFINITY:
+        return f"the limit of memory is {memory >> 20:,} MB", "raise it with ulimit -v unlimited"
+    return None
+
+
+def _not_started(error: Exception, limits: tuple[str, str] | None, log: Path | None) -> MachineError:
+    """The error for a Java that does not start or ends at once: the likely reason, and the file with Java's output."""
+    known = machine_trouble(error)
+    if limits is not None:
+        why, way = f": {limits[0]}", limits[1]
+    elif known is not None:
+        why, way = f": {known.problem}", str(known.advice)
+    else:
+        why, way = "", "check that JAVA_HOME names a Java that runs, and that there is memory for it"
+    said = "it printed the reason above" if log is None else f"its own output is in {log}"
+    return MachineError(f"Java did not start{why}", f"{way}; {said}")
+
+
+def _end_java() -> None:
+    """End a Java that was started but does not work."""
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    with suppress(Py4JError, OSError):
+        gateway.shutdown()
+    java = getattr(gateway, "proc", None)
+    if java is not None:
+        java.kill()
+        java.wait()
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 _PRINTED_TO: list[Path] = []

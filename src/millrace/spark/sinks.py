@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.eventlog.durable import remove_parts, sync, write_whole
+from millrace.eventlog.room import why_no_room
 from millrace.eventlog.sequences import PIPELINES
 from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit, CustomSink, is_stored
@@ -25,6 +26,7 @@ from millrace.model.plain import as_text, to_json
 from millrace.model.schema import Schema
 from millrace.spark.answers import free_names
 from millrace.spark.crash import reach
+from millrace.spark.trouble import by_number
 from millrace.spark.writers import Writer
 
 
@@ -74,7 +76,7 @@ class FileWriter:
         if len(answers) and not (once and path.exists()):
             _put(answers, path, self._format)
         about = {"generation": self._generation, "last": [commit.checkpoint, commit.batch, commit.digest]}
-        with _clear(f"cannot write to {self._folder}"):
+        with _clear(f"cannot write to {self._folder}", self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             write_whole(self._record(self._folder), lambda part: part.write_text(json.dumps(about), encoding="utf-8"))
 
@@ -90,7 +92,7 @@ class FileWriter:
         stage = self._stage(self._generation)
         marker = stage / "_moving"
         if stage.is_dir():
-            with _clear(f"cannot move files in {self._root}"):
+            with _clear(f"cannot move files in {self._root}", self._root):
                 if not marker.exists():
                     before = self._stage(self._last(self._root)[1])
                     _move(self._own(self._root), before)
@@ -146,7 +148,10 @@ class TableWriter:
         """The commit in the database. Refuses a table with other columns."""
         if not Path(self._path).exists():
             return None
-        with _clear(f"cannot read {self._path}"), closing(sqlite3.connect(self._path, timeout=60)) as database:
+        with (
+            _clear(f"cannot read {self._path}", Path(self._path)),
+            closing(sqlite3.connect(self._path, timeout=60)) as database,
+        ):
             self._has_columns(database)
             return self._last(database, self._table)[0] if _columns_of(database, "millrace_commits") else None
 
@@ -222,7 +227,10 @@ class TableWriter:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with _clear(f"cannot write to {self._path}"), closing(sqlite3.connect(self._path, timeout=60)) as database:
+        with (
+            _clear(f"cannot write to {self._path}", Path(self._path)),
+            closing(sqlite3.connect(self._path, timeout=60)) as database,
+        ):
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
             with database:
@@ -343,17 +351,20 @@ def writer_of(sink: Sink, schema: Schema, log: str, pipeline: str, generation: i
 
 
 @contextmanager
-def _clear(what: str) -> Iterator[None]:
+def _clear(what: str, path: Path) -> Iterator[None]:
     """Raise system and SQLite errors as machine errors with advice."""
     try:
         yield
     except (OSError, sqlite3.OperationalError) as error:
+        full = why_no_room(path)
+        if full is not None:
+            raise by_number(full, path) from error
         said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise MachineError(f"{what}: {said}", NOTHING_LOST) from error
 
 
 def _remove_parts(folder: Path) -> None:
-    with _clear(f"cannot write to the folder {folder}"):
+    with _clear(f"cannot write to the folder {folder}", folder):
         remove_parts(folder)
 
 
@@ -371,7 +382,7 @@ def _put(answers: pa.Table, path: Path, format: str) -> None:
                 file.writelines(line + "\n" for line in _lines(answers))
         reach("sink during write")
 
-    with _clear(f"cannot write {path}"):
+    with _clear(f"cannot write {path}", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, write)
 

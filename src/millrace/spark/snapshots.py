@@ -79,7 +79,7 @@ class Snapshots:
     def _keep(self, name: str, data: bytes) -> str:
         table = hashlib.sha256(name.encode()).hexdigest()[:16]  # a table's name may be invalid as a file name
         kept = self._folder / f"{table}-{hashlib.sha256(data).hexdigest()[:16]}.arrow"
-        if kept.exists():
+        if kept.exists() and kept.read_bytes() == data:  # a damaged snapshot is replaced
             kept.touch()
         else:
             self._folder.mkdir(parents=True, exist_ok=True)

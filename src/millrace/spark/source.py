@@ -4,7 +4,6 @@ An offset holds the position of every source, the clock and the names of snapsho
 so a repeated micro-batch reads the same records at the same time. A fused stage sends Spark messages, never raw rows.
 """
 
-import hashlib
 import json
 import time
 import uuid
@@ -33,6 +32,7 @@ from millrace.sources.feed import Feed
 from millrace.sources.files import Files
 from millrace.sources.memory import Scripted
 from millrace.spark.answers import arrow_schema
+from millrace.spark.checkpoint import FUSED, journal_of
 from millrace.spark.clock import ClockFollower, seconds_elapsed, wall_clock
 from millrace.spark.crash import reach
 from millrace.spark.envelope import reported
@@ -48,10 +48,6 @@ _FASTEST, _SLOWEST = SECOND // 5, SECOND
 
 _LONG = 512 << 20
 """The approximate maximum of bytes that one task reads."""
-
-
-FUSED = "fused"
-"""The name under which the sources of all fused outputs are journaled."""
 
 
 @dataclass(slots=True)
@@ -353,14 +349,14 @@ def _rows(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
 def _open(source: Source, job: Job, journal: str) -> SourceFollower:
     if source.kind == "memory":
         return Scripted(job.scripts[source.name], source)
-    name = hashlib.sha256(f"{journal} {source.name}".encode()).hexdigest()[:16]
-    kept = Path(job.folder or "") / "sources"
+    folder = Path(job.folder or "")
     if source.kind == "files":
-        return Files(source, kept / f"{name}.jsonl")
+        return Files(source, journal_of(folder, journal, source.name, "jsonl"))
     if source.reader is not None:
         return CustomFollower(source, source.reader)
     member = "" if journal == FUSED else journal
-    return Feed(source, job.log, kept / f"{name}.json", job.latency / SECOND, time.monotonic, job.group, member)
+    kept = journal_of(folder, journal, source.name, "json")
+    return Feed(source, job.log, kept, job.latency / SECOND, time.monotonic, job.group, member)
 
 
 def _shares(splits: list[tuple[int, Split]], cores: int) -> list[list[tuple[int, Split]]]:

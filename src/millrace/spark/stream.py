@@ -22,13 +22,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millrace.eventlog.durable import sync
 from millrace.model.connectors import Commit
 from millrace.model.duration import SECOND, Duration, parse_duration, parse_positive
-from millrace.model.errors import PipelineError
+from millrace.model.errors import AGAIN, ConflictError, CorruptError, PipelineError
 from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import PlanSettings, compile
 from millrace.plan.plan import Plan
 from millrace.sources.memory import MemoryScript
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.clock import JumpDetector, seconds_elapsed
+from millrace.spark.damage import state_damage
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import Gathered, gather
 from millrace.spark.history import digest_of
@@ -93,11 +94,15 @@ class StreamRun:
             failure = self._failure or error
             if isinstance(failure, StoppedError):
                 return True
-            raise plain_error(failure) from None
+            raise plain_error(failure, self.damage) from None
         finally:
             if not self.query.isActive:
                 self.lock.close()
         return ended is not False
+
+    def damage(self) -> CorruptError:
+        """The error for state that Spark cannot load."""
+        return state_damage(self._checkpoint)
 
     def stop(self, patience: float = PATIENCE) -> None:
         """Stop the run: the current micro-batch finishes and commits, and no further one is started.
@@ -209,7 +214,9 @@ def start(
         lock = held.enter_context(kept.lock())
         plan = compile(pipeline, PlanSettings(shards or spark.sparkContext.defaultParallelism, fuse))
         opened = kept.open(plan, labels_of(plan.shards), generation)
-        plan = replace(plan, shards=len(opened.labels))  # fixed by the first run
+        if shards is not None and shards != len(opened.labels):
+            raise _other_shards(kept, len(opened.labels), shards)
+        plan = replace(plan, shards=len(opened.labels))
         job = Job(
             plan, opened.labels, str(kept.folder), str(Path(log).absolute()), pipeline.name if reports else None,
             parse_positive(latency, "latency"), given, lookups or {},
@@ -229,7 +236,17 @@ def start(
             writer = writer.trigger(availableNow=True)
         elif period is not None:
             writer = writer.trigger(processingTime=f"{period / SECOND} seconds")
-        run.query = writer.foreachBatch(run.take_batch).queryName(pipeline.name).start()
+        try:
+            run.query = writer.foreachBatch(run.take_batch).queryName(pipeline.name).start()
+        except (PySparkException, Py4JError) as error:
+            raise plain_error(error, run.damage) from None
         run.lock = lock
         held.pop_all()  # from here on the run holds the lock
     return run
+
+
+def _other_shards(checkpoint: Checkpoint, fixed: int, asked: int) -> ConflictError:
+    return ConflictError(
+        f"checkpoint {checkpoint.folder} has {fixed} shard{'' if fixed == 1 else 's'}, which its first run fixed",
+        f"leave --shards out, or {AGAIN} --shards {asked}",
+    )

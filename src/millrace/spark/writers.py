@@ -9,6 +9,7 @@ A writer stores the last commit with its answers, and writes a batch only on top
 not belong to a checkpoint, such as a restored copy, is detected.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import ClassVar, Protocol, TypeAlias
 import pyarrow as pa
 
 from millrace.eventlog.durable import write_whole
+from millrace.eventlog.sealed import sealed, unsealed
 from millrace.model.connectors import Commit
 from millrace.model.errors import PipelineError, unknown
 from millrace.spark.crash import reach
@@ -94,7 +96,16 @@ class Delivery:
 
     def _begin(self, batch: int) -> bool:
         """Record that a batch is begun; False if it was begun before, so that it may have been written."""
-        if self._noted.exists() and int(self._noted.read_text()) >= batch:
+        if self._noted.exists() and begun_batch(self._noted) >= batch:
             return False
-        write_whole(self._noted, lambda path: path.write_text(str(batch)))
+        text = json.dumps(sealed({"batch": batch}))
+        write_whole(self._noted, lambda path: path.write_text(text))
         return True
+
+
+def begun_batch(file: Path) -> int:
+    """The last batch whose write was started, from the file that records it. Raises ValueError if it is damaged."""
+    batch = unsealed(file.read_text()).get("batch")
+    if not isinstance(batch, int):
+        raise ValueError("it names no batch")
+    return batch

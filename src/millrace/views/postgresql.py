@@ -14,7 +14,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
 from millrace.model.duration import Duration
-from millrace.model.errors import NOTHING_LOST, ConflictError, MachineError, MillraceError, PipelineError
+from millrace.model.errors import NOTHING_LOST, ConflictError, CorruptError, MachineError, MillraceError, PipelineError
 from millrace.views import asked
 from millrace.views.copying import binary_rows
 from millrace.views.dialect import Cursor, StoreConnection
@@ -234,6 +234,10 @@ class PostgresqlStore(SqlStore):
         said = error.diag.message_primary or str(error).strip().partition("\n")[0]
         if not self._was_there:
             return MachineError(f"cannot {what} {self._where}: {said}", "check the URL, and that the server runs")
+        if isinstance(error, errors.DataCorrupted | errors.IndexCorrupted):
+            return CorruptError(
+                f"{self._where} is damaged: {said}", "see what can be done about it: millrace repair FILE"
+            )
         if isinstance(error, errors.ProgramLimitExceeded):
             said += " (a key is too long; shorten it in the query, as with left(k, 500))"
         return MachineError(f"cannot {what} {self._where}: {said}", NOTHING_LOST)
@@ -241,6 +245,8 @@ class PostgresqlStore(SqlStore):
     def _why(self, error: psycopg.Error, limit_seconds: float) -> MillraceError:
         """The error of a query, for its user."""
         said = error.diag.message_primary or str(error)
+        if isinstance(error, errors.DataCorrupted | errors.IndexCorrupted):
+            return self._cannot("read", error)
         if isinstance(error, errors.QueryCanceled):
             return asked.too_slow(limit_seconds)
         if isinstance(error, errors.ReadOnlySqlTransaction) or "multiple commands" in said or "DECLARE CURSOR" in said:

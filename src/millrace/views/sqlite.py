@@ -1,5 +1,8 @@
 """Views in an SQLite database: a file, for one machine."""
 
+import errno
+import json
+import os
 import sqlite3
 import threading
 import time
@@ -11,6 +14,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from millrace.eventlog.room import why_no_room
 from millrace.model.duration import Duration
 from millrace.model.errors import NOTHING_LOST, CorruptError, MachineError, MillraceError, PipelineError, shown
 from millrace.views import asked
@@ -115,9 +119,10 @@ class SqliteStore(SqlStore):
         with self._alone:
             try:
                 return self._transaction(work)
-            except (sqlite3.Error, OSError) as error:
-                self._let_go()
-                raise self._cannot("write to", error, NOTHING_LOST) from error
+            except (sqlite3.Error, OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+                plain = self._cannot("write to", error, NOTHING_LOST)
+                self._let_go()  # this may free room on a full disk, so the cause is looked for first
+                raise plain from error
 
     @contextmanager
     def read(self) -> Iterator[SqliteConnection]:
@@ -126,7 +131,7 @@ class SqliteStore(SqlStore):
             try:
                 connection.execute("BEGIN")
                 yield SqliteConnection(connection)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, json.JSONDecodeError, UnicodeDecodeError) as error:
                 if str(error).startswith(f"{_NO_TABLE}millrace_"):
                     raise NoViewsError(f"{self._path} holds no views", "run a pipeline that has some first") from None
                 raise self._cannot("read", error, _ASK_AGAIN) from error
@@ -146,6 +151,8 @@ class SqliteStore(SqlStore):
                 cursor = connection.execute(sql, given)
                 rows = cursor.fetchall() if max_rows is None else cursor.fetchmany(max_rows + 1)
                 columns = tuple(column[0] for column in cursor.description or ())
+            except UnicodeDecodeError:  # Python cannot decode SQLite's message about a damaged schema
+                raise self._damaged() from None
             except (sqlite3.Error, sqlite3.Warning) as error:
                 raise self._why(error, limit_seconds) from error
         given.check_used()
@@ -180,9 +187,17 @@ class SqliteStore(SqlStore):
     def _reader(self) -> sqlite3.Connection:
         if not self._path.exists():
             raise NoViewsError(f"there is no store {self._path}", "run a pipeline that has views first")
+        # With a write-ahead log SQLite creates a file beside the database even to read it. On a read-only disk it need
+        # not: nobody writes there. It would ignore a write-ahead log then, so there must be none.
+        wal = self._path.with_name(f"{self._path.name}-wal")
+        fixed = "" if os.access(self._path.parent, os.W_OK) or wal.exists() else "&immutable=1"
         try:
             connection = sqlite3.connect(
-                f"{self._path.as_uri()}?mode=ro", _PATIENCE, isolation_level=None, uri=True, check_same_thread=False
+                f"{self._path.as_uri()}?mode=ro{fixed}",
+                _PATIENCE,
+                isolation_level=None,
+                uri=True,
+                check_same_thread=False,
             )
         except sqlite3.Error as error:
             raise self._cannot("read", error, _ASK_AGAIN) from error
@@ -191,11 +206,31 @@ class SqliteStore(SqlStore):
 
     def _cannot(self, what: str, error: Exception, advice: str) -> MillraceError:
         """The error of the file or the disk, for a user."""
-        if _code(error) in _DAMAGED:
-            return CorruptError(
-                f"cannot {what} {self._path}: {error}", "put a copy in its place, or name another store"
-            )
+        if self._is_damage(error):
+            return self._damaged()
+        full = None
+        if _code(error) in _NO_ROOM:
+            full = why_no_room(self._path) or (errno.ENOSPC if _code(error) == sqlite3.SQLITE_FULL else None)
+        if full is not None:
+            from millrace.spark.trouble import by_number  # it imports DuckDB, which queries do not need
+
+            return by_number(full, self._path)
         return MachineError(f"cannot {what} {self._path}: {error}", advice)
+
+    def _is_damage(self, error: Exception) -> bool:
+        """Whether an error means that the file is damaged. Damage of text and of the header has no result code."""
+        if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) or _code(error) in _DAMAGED:
+            return True
+        if isinstance(error, sqlite3.OperationalError) and not _code(error):
+            return True
+        return _code(error) == sqlite3.SQLITE_ERROR and not self._opens()
+
+    def _damaged(self) -> CorruptError:
+        return CorruptError(
+            f"store {self._path} is damaged, or no database of SQLite",
+            "move it away with its -wal and -shm, and compute the views again: millrace replay FILE; or see what "
+            "can be done: millrace repair FILE",
+        )
 
     def _why(self, error: Exception, limit_seconds: float) -> MillraceError:
         """The error of a query, for its user."""
@@ -209,11 +244,21 @@ class SqliteStore(SqlStore):
             return self._cannot("read", error, _ASK_AGAIN)
         if said.startswith(_NO_TABLE):
             return asked.no_view(said.removeprefix(_NO_TABLE), [view.name for view in self.views()])
-        return asked.failed(said)
+        return asked.failed(said) if self._opens() else self._damaged()
+
+    def _opens(self) -> bool:
+        """Whether SQLite can read the header and the schema of the file."""
+        with closing(self._reader()) as connection:
+            try:
+                connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            except (sqlite3.Error, UnicodeDecodeError):
+                return False
+        return True
 
 
 _ASK_AGAIN = "mend that, and ask again"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _IN_THE_WAY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 
 
