@@ -73,9 +73,10 @@ class LocalConnection(Connection):
     def _opened(self) -> Log:
         if self._log is None:
             if self._path is None:
-                raise PipelineError("this connection has no log", "name its file: connect(..., log='.millrace/log.db')")
-            if not self._path.exists():  # to open it would make one
-                raise NotFoundError(f"there is no log {self._path}", "make a topic: millrace topics create NAME")
+                advice = "pass the file of the log: connect(..., log='.millrace/log.db')"
+                raise PipelineError("the connection has no log", advice)
+            if not self._path.exists():  # opening it would create one
+                raise NotFoundError(f"there is no log {self._path}", "create a topic: millrace topics create NAME")
             self._log = Log(self._path)
         return self._log
 

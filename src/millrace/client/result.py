@@ -33,7 +33,7 @@ class Result:
         return frame
 
     def to_polars(self) -> "polars.DataFrame":
-        """The rows as a polars DataFrame; polars is to be installed apart."""
+        """The rows as a polars DataFrame; needs the package polars, which Millrace does not install."""
         try:
             import polars
         except ImportError:
@@ -59,10 +59,10 @@ class Result:
     def __repr__(self) -> str:
         lines = [[*self.columns], *([_text(value) for value in row.values()] for row in self._first())]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        said = [
+        cells = [
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
         ]
-        return "\n".join([*said, self._size()])
+        return "\n".join([*cells, self._size()])
 
     def _repr_html_(self) -> str:
         """The first rows as an HTML table, for notebooks."""
