@@ -37,7 +37,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ("unknown column in group_by", lambda: plays.group_by("artist"), "unknown column 'artist'"),
     ("unknown column in an aggregate", lambda: hourly.aggregate(x=agg.sum("m")), "unknown column 'm'"),
     ("unknown event time", lambda: plays.event_time("att", delay="1s"), "unknown column 'att'; did you mean 'at'?"),
-    ("where without a condition", lambda: plays.where("ms + 1"), "needs a condition, but the expression is BIGINT"),
+    ("where without a condition", lambda: plays.where("ms + 1"), "needs a condition, but this is BIGINT"),
     ("sql that does not parse", lambda: plays.where("ms >"), "expression 'ms >' does not parse"),
     ("an expression that is no text", lambda: plays.where(anything), "must be a string of SQL"),
     ("an aggregate in a row", lambda: plays.where("sum(ms) > 3"), "pass it to .aggregate(...)"),
@@ -241,6 +241,18 @@ def test_mistake(make: Callable[[], Any], says: str) -> None:
         make()
     assert says in caught.value.message
     assert str(caught.value).startswith("test_mistakes.py:")
+    assert "; " not in caught.value.problem.replace("ms > 3; drop table x", ""), "advice is a field of its own"
+
+
+def test_an_unknown_name_has_the_one_that_was_meant_as_advice() -> None:
+    with pytest.raises(PipelineError) as caught:
+        plays.where("mss > 0")
+    assert caught.value.problem == "unknown column 'mss'"
+    assert str(caught.value.advice).startswith("did you mean 'ms'? (known: user, ")
+    with pytest.raises(PipelineError) as caught:
+        plays.where("no_such_column_at_all > 0")
+    assert caught.value.problem.startswith("unknown column 'no_such_column_at_all' (known: user, ")
+    assert caught.value.advice is None
 
 
 def test_the_line_is_the_user_s() -> None:
@@ -273,10 +285,7 @@ def test_a_plain_stream_is_no_view() -> None:
         (lambda: plays.filter("ms > 3"), "a stream has no filter(); use where()"),  # type: ignore[attr-defined]
         (lambda: plays.groupBy("user"), "use group_by()"),  # type: ignore[attr-defined]
         (lambda: plays.wher("ms > 3"), "did you mean 'where'?"),  # type: ignore[attr-defined]
-        (
-            lambda: plays.group_by("user").event_time("at"),
-            "a windowed stream has no event_time(); call it before .group_by()",
-        ),  # type: ignore[attr-defined]
+        (lambda: plays.group_by("user").event_time("at"), "has no event_time(); call it before .group_by()"),  # type: ignore[attr-defined]
         (lambda: hourly.agregate(), "did you mean 'aggregate'?"),  # type: ignore[attr-defined]
         (lambda: hourly.aggregate(n=agg.count()).where("n > 3"), "a query has no where(); call it before .aggregate()"),  # type: ignore[attr-defined]
         (lambda: hourly.aggregate(n=agg.count()).explian(), "did you mean 'explain'?"),  # type: ignore[attr-defined]

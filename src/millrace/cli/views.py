@@ -75,9 +75,9 @@ def serve(
     port: Annotated[int, typer.Option(help="The port to listen on.")] = 8080,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     high: Annotated[
-        int, typer.Option(help="The lag of a consumer group, in records, at which a topic refuses new records.")
+        int, typer.Option(help="A topic refuses records while a consumer group lags by more than this many records.")
     ] = 5_000_000,
-    low: Annotated[int, typer.Option(help="The lag at which the topic accepts records again.")] = 2_500_000,
+    low: Annotated[int, typer.Option(help="It accepts records again when the lag is less than this.")] = 2_500_000,
     log: LogPath = LOG,
     store: StoreUrl = STORE,
 ) -> None:

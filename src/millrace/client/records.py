@@ -1,4 +1,4 @@
-"""Rows that a program sends, as the texts of JSON objects."""
+"""Converts the records that a program sends to the texts of JSON objects."""
 
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time
@@ -17,7 +17,7 @@ _NONE_SENT = "no record was sent: correct the record, and send all of them again
 
 
 def texts_of(records: Records) -> pa.Array:
-    """The records as texts, each a JSON object. Refuses all of them if one is none."""
+    """The records as texts, each a JSON object. Refuses all of them if one is not an object."""
     if isinstance(records, bytes | str):
         body = records.encode() if isinstance(records, str) else records
         return records_of(body, "application/json" if body.lstrip().startswith(b"[") else LINES[0]).cast(pa.string())

@@ -1,4 +1,4 @@
-"""A `millrace serve` that is asked over HTTP. Tables come as Arrow streams."""
+"""A connection to `millrace serve` over HTTP. Tables are transferred as Arrow streams."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,7 +74,7 @@ class RemoteConnection(Connection):
         return Result(pa.Table.from_pylist(rows, TOPICS))
 
     def close(self) -> None:
-        """Nothing is held: each request has its own connection."""
+        """Do nothing: each request has its own connection."""
 
     def _append(self, topic: str, values: pa.Array, key: str | None) -> None:
         path = f"/topics/{quote(topic, safe='')}" + ("" if key is None else f"?{urlencode({'key': key})}")

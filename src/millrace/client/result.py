@@ -1,4 +1,4 @@
-"""Rows that were read: an Arrow table that becomes pandas, polars or dicts."""
+"""The rows of a result: an Arrow table that converts to pandas, polars or dicts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import polars
 
 _SHOWN = 20
-"""How many rows are shown of a result."""
+"""The maximum number of rows that are shown of a result."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -21,7 +21,7 @@ class Result:
 
     table: pa.Table
     version: int | None = None
-    """The version of the store that the rows are of, to go on from with `changes`; None for a query."""
+    """The version of the store at which the rows were read, for `changes` to continue from; None for a query."""
 
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table."""

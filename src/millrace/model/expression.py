@@ -56,7 +56,7 @@ def parse_expression(sql: str, schema: Schema) -> Expression:
         raise refuse(f"a row expression must be a string of SQL, such as 'ms >= 30000', not {shown(sql)}")
     tree = read_expression(sql)
     if _GENERATORS.search(sql):
-        raise refuse(f"{sql!r} returns several rows or columns; a row expression must return one value")
+        raise refuse(f"{sql!r} returns several rows or columns, but a row expression must return one value")
     for kind, problem, advice in _REFUSED:
         part = tree.find(kind)
         if part is not None:

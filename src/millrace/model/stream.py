@@ -33,7 +33,7 @@ class Stream:
         """Keep the rows for which the SQL condition holds."""
         expression = parse_expression(condition, self.schema)
         if expression.type not in ("BOOLEAN", UNKNOWN):
-            raise refuse(f"where({condition!r}) needs a condition, but the expression is {expression.type}")
+            raise refuse(f"where({condition!r}) needs a condition, but this is {expression.type}")
         return Where(self, expression, self.schema, caller())
 
     def select(self, /, *names: str, **columns: str) -> "Select":
