@@ -82,7 +82,7 @@ def send(
                 if wrong is not None:
                     raise _misfit(file, chunk, wrong, _sent(seen, named))
         spent = time.monotonic() - began
-        sent, before = max(0, seen - done), f"; {done:,} were there" if done else ""
+        sent, before = max(0, seen - done), f"; {done:,} were sent before" if done else ""
         rate = f"{sent / max(spent, 0.001):,.0f} a second{before}"
         typer.echo(f"sent {many(sent, 'record')} to {topic}, {rate}", err=True)
 
