@@ -100,8 +100,8 @@ def test_other_csv(here: Path) -> None:
         ("user,page,ms\na,b,5\nb,home\n", "wrong.csv: row 3: Expected 3 columns, got 2: b,home"),
         ("user,page\na,b,5\n", "row 2: Expected 2 columns, got 3: a,b,5"),
         ('user,page\na,"b\nc,d\n', "a quote is opened and never closed"),
-        ("user,user\na,b\n", "its first row names 'user' twice"),
-        ("", "its first row is empty, but names the columns"),
+        ("user,user\na,b\n", "the first row names column 'user' twice"),
+        ("", "the first row names no columns"),
     ],
 )
 def test_csv_that_is_wrong_is_not_guessed_at(rows: str, said: str, here: Path) -> None:
@@ -184,13 +184,13 @@ def test_interceptors_are_done_in_turn() -> None:
         (["topics", "create", "plays"], "is there already", CONFLICT),
         (["topics", "create", "a b"], "a b", MISTAKE),
         (["topics", "create", "other", "--partitions", "0"], "0", MISTAKE),
-        (["topics", "create", "other", "--intercept", "shout:loud"], "--intercept is add:", MISTAKE),
+        (["topics", "create", "other", "--intercept", "shout:loud"], "--intercept must be add:", MISTAKE),
         (["topics", "create", "other", "--max-age", "soon"], "soon", MISTAKE),
-        (["tail", "plays", "--from", "yesterday"], "--from is earliest, latest", MISTAKE),
+        (["tail", "plays", "--from", "yesterday"], "--from must be earliest, latest", MISTAKE),
         (["query", "SELECT 1"], "run a pipeline that has views first", NOT_FOUND),
         (["query", "SELECT 1", "--store", "mysql://x"], "unknown store 'mysql'", MISTAKE),
         (["run", "nowhere.py"], "there is no file nowhere.py", NOT_FOUND),
-        (["init", "a-b"], "a project is named with letters", MISTAKE),
+        (["init", "a-b"], "the name of a project must consist of letters", MISTAKE),
     ],
 )
 def test_mistakes_are_told_in_a_line(command: list[str], said: str, code: int) -> None:
@@ -226,9 +226,7 @@ def test_a_file_that_python_cannot_run_is_a_line(text: str, said: str, here: Pat
 def test_a_port_that_is_taken(here: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert "cannot be listened at: Address already in use; choose another --port" in refused(
-            "serve", "--port", str(port), code=MACHINE
-        )
+        assert "Address already in use; choose another --port" in refused("serve", "--port", str(port), code=MACHINE)
 
 
 def test_views_are_asked_in_sql(here: Path) -> None:
@@ -257,7 +255,7 @@ def test_views_are_asked_in_sql(here: Path) -> None:
 def test_a_project_that_works_is_made(here: Path) -> None:
     assert "millrace send plays plays.json" in ran("init", "charts")
     assert {path.name for path in (here / "charts").iterdir()} == {"charts.py", "plays.json", "README.md"}
-    assert "is there already" in refused("init", "charts", code=CONFLICT)
+    assert "exists already" in refused("init", "charts", code=CONFLICT)
     assert "fused" in ran("explain", "charts/charts.py")
 
 

@@ -202,7 +202,7 @@ def test_demo_seconds() -> None:
 def test_a_wrong_time_is_refused(text: str) -> None:
     result = CliRunner().invoke(app, ["demo"], env={"DEMO_SECONDS": text})
     assert (result.exit_code, result.output) == (
-        2, f"DEMO_SECONDS is a number of seconds above 0, or inf, not {text!r}\n"
+        2, f"DEMO_SECONDS must be a number of seconds above 0, or inf, not {text!r}\n"
     )  # fmt: skip
 
 

@@ -153,7 +153,7 @@ MISTAKES: list[tuple[str, Callable[[Producer], Any], str]] = [
     ("what JSON has not", lambda producer: producer.send({"a": anything}), "something that JSON has"),
     ("not a number", lambda producer: producer.send({"a": float("nan")}), "something that JSON has"),
     ("a key that is none", lambda producer: producer.send("a", key=anything), "a key is text or bytes"),
-    ("a time that is none", lambda producer: producer.send("a", timestamp=anything), "is not a timestamp"),
+    ("a time that is none", lambda producer: producer.send("a", timestamp=anything), "a timestamp must be a datetime"),
     ("a header that is none", lambda producer: producer.send("a", headers={"h": anything}), "a header is a name"),
 ]
 

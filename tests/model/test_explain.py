@@ -55,7 +55,7 @@ pipeline charts
   trigger     watermark(early=every(10s), late=each())
   panes       retracting
   aggregate   plays = count(), seconds = sum(seconds)
-  edge        fused up to the dedup, which one shard does
+  edge        fused up to the dedup, which runs in one shard
   view        hourly (title STRING, window_start TIMESTAMP, window_end TIMESTAMP, plays BIGINT, seconds DOUBLE)
 """
 
@@ -63,9 +63,9 @@ pipeline charts
 def test_the_flow_as_text() -> None:
     text = charts.explain()
     assert text.startswith(TEXT)
-    fused = "  edge        fused up to the dedup, which one shard does\n"
+    fused = "  edge        fused up to the dedup, which runs in one shard\n"
     assert f"  same as     view hourly\n{fused}  sink        parquet files in out\n" in text
-    native = "  edge        native: upper of STRING is not known to mean the same in DuckDB\n"
+    native = "  edge        native: upper of STRING may differ between DuckDB and Spark\n"
     assert f"  select      user, upper(track) AS t\n{native}  sink        topic users\n" in text
     assert text.endswith("sink        function keep")
 
@@ -86,7 +86,7 @@ def test_a_trigger_that_drops_what_comes_later_says_so() -> None:
     lasting: list[Trigger] = [on.default(), on.watermark(late=on.each()), on.any_of(on.each(), on.every("1m"))]
     for trigger in (*finishing, *lasting):
         text = source.trigger(trigger).retracting().aggregate(n=agg.count()).explain()
-        assert ("what still comes for its window is dropped" in text) == (trigger in finishing)
+        assert ("later elements of its window are dropped" in text) == (trigger in finishing)
 
 
 def test_a_notebook_gets_a_picture() -> None:

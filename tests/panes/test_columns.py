@@ -247,10 +247,10 @@ def test_types_of_columns() -> None:
     assert arrow_type("MAP<STRING, INT>") == pa.map_(pa.string(), pa.int32())
     assert arrow_type("STRUCT<a: INT, b: ARRAY<DOUBLE>>") == pa.struct({"a": pa.int32(), "b": pa.list_(pa.float64())})
     assert arrow_type("UNKNOWN") is None
-    with pytest.raises(PipelineError, match="cannot be computed with"):
+    with pytest.raises(PipelineError, match="cannot compute with columns of type"):
         arrow_type("VARIANT")
 
 
 def test_a_trigger_may_not_have_more_parts_than_bits() -> None:
-    with pytest.raises(PipelineError, match="too many parts"):
+    with pytest.raises(PipelineError, match="more than the maximum of 64 parts"):
         compile_trigger(on.any_of(*[on.elements(number) for number in range(1, 70)]))

@@ -85,7 +85,9 @@ def keep(rows: Any, batch: int) -> None:
     ids=["files", "table", "function"],
 )
 def test_two_outputs_to_one_place_are_refused(one: Any, other: Any) -> None:
-    with pytest.raises(PipelineError, match=r"test_plan.py:\d+: two outputs go to .*; send each to a place of its own"):
+    with pytest.raises(
+        PipelineError, match=r"test_plan.py:\d+: two outputs write to .*; give each output a sink of its own"
+    ):
         compile(Pipeline("p", sinks=[PLAYS.to(one), PLAYS.to(other)]))
 
 
@@ -227,7 +229,7 @@ def test_a_version_stands_for_the_code() -> None:
     added, taken = scope(ADD)["add"], scope("def add(a, b):\n    return a - b\n")["add"]
     assert of_fold(added, "1") == of_fold(taken, "1")
     assert of_fold(added, "1") != of_fold(added, "2")
-    with pytest.raises(PipelineError, match="version= is text such as '2', not 2"):
+    with pytest.raises(PipelineError, match="version= must be a string such as '2', not 2"):
         agg.fold("ms", 0, added, version=2)  # type: ignore[arg-type]
 
 

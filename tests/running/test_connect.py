@@ -132,7 +132,7 @@ def test_parameters_that_do_not_fit_the_query_are_refused(connection: Connection
 def test_a_time_is_a_parameter_where_the_store_is_opened_here(connection: Connection) -> None:
     asked = ("SELECT count(*) AS n FROM hourly WHERE window_end = $1", [datetime(1970, 1, 1, 1, tzinfo=UTC)])
     if isinstance(connection, remote.RemoteConnection):
-        with pytest.raises(MillraceError, match="over HTTP a parameter is text, a number, a boolean or None"):
+        with pytest.raises(MillraceError, match="over HTTP, a parameter must be text, a number, a boolean or None"):
             connection.query(*asked)
     else:
         assert connection.query(*asked).rows() == [{"n": 3}]
@@ -190,9 +190,9 @@ def test_records_are_sent_wherever_the_log_is(connection: Connection, tmp_path: 
 @pytest.mark.parametrize(
     ("records", "said"),
     [
-        ([{"n": 1}, 2], "record 2 is 2, not a dict; none was sent"),
-        ([{"n": 1}, {"n": float("nan")}], "record 2 cannot be JSON"),
-        ([{"n": {1}}], "record 1 cannot be JSON: {1} has no JSON form"),
+        ([{"n": 1}, 2], "record 2 must be a dict, not 2; no record was sent"),
+        ([{"n": 1}, {"n": float("nan")}], "record 2 cannot be written as JSON"),
+        ([{"n": {1}}], "record 1 cannot be written as JSON: {1} has no JSON form"),
         (b'{"n": 1}\nno\n', "record 2 of the body is not a JSON object"),
         (7, "takes dicts, an Arrow table or JSON, not 7"),
     ],
@@ -238,7 +238,7 @@ def test_what_does_not_exist_is_refused_and_not_made(tmp_path: Path) -> None:
             connection.topics()
     with (
         millrace.connect(tmp_path / "views.db") as connection,
-        pytest.raises(MillraceError, match="this connection has no log"),
+        pytest.raises(MillraceError, match="the connection has no log"),
     ):
         connection.send("plays", {"n": 1})
     assert {path.name.removesuffix("-wal").removesuffix("-shm") for path in tmp_path.iterdir()} == {"views.db"}
@@ -256,7 +256,7 @@ def test_a_folder_with_topics_and_no_views_yet(tmp_path: Path) -> None:
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match=r"cannot reach http://127.0.0.1:9: .*; check the address"):
         millrace.connect("http://127.0.0.1:9")
-    with pytest.raises(MillraceError, match="a server has its own log"):
+    with pytest.raises(MillraceError, match="a connection to a server does not take log="):
         millrace.connect("http://127.0.0.1:9", log=tmp_path / "log.db")
     with pytest.raises(MillraceError, match="unknown store 'mysql'"):
         millrace.connect("mysql://host/database")

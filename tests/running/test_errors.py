@@ -296,7 +296,7 @@ def test_a_workers_mistake_arrives_with_its_class_and_place(spark: SparkSession,
         batch.collect(spark, Pipeline("p", {"n": asked}))
     (folder / "1.parquet").unlink()
     folder.rmdir()
-    with pytest.raises(NotFoundError, match="files\\(\\) reads the files of a folder") as caught:
+    with pytest.raises(NotFoundError, match="create the folder, or correct the path") as caught:
         batch.collect(spark, Pipeline("p", {"n": asked}))
     assert caught.value.place == source.place
 

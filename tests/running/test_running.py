@@ -220,7 +220,7 @@ def test_a_savepoint_is_continued_on_the_views_it_belongs_to(home: Locations) ->
     for refused in (home, replace(home, checkpoint=home.checkpoint.with_name("third"))):
         if refused is not home:
             start_from(savepoint, refused)
-        with pytest.raises(ConflictError, match="has come to batch 0, but the store to 1; .*millrace replay FILE"):
+        with pytest.raises(ConflictError, match=r"has come to batch 0, but the store to 1; .*millrace replay FILE"):
             run_stream(QUIET, pipeline, refused, ONCE)
 
 

@@ -73,7 +73,7 @@ def test_one_record_an_array_and_lines(client: TestClient, log: Log) -> None:
 @pytest.mark.parametrize(
     ("body", "kind", "said"),
     [
-        (b'[{"n": 1}, {"n": }]', "application/json", "the body is not JSON: Expecting value"),
+        (b'[{"n": 1}, {"n": }]', "application/json", "the body is not valid JSON: Expecting value"),
         (b'{"n": 1', "application/json", "record 1 of the body is not a JSON object"),
         (b'[{"n": 1}, 2]', "application/json", "record 2 of the body is not a JSON object"),
         (b'{"n": 1}\nno\n', "application/x-ndjson", "record 2 of the body is not a JSON object"),
@@ -143,7 +143,7 @@ def test_rows_of_a_view_filtered_sorted_and_limited(client: TestClient) -> None:
         ("/views/hourly?artist=x", 400, "unknown column 'artist'"),
         ("/views/hourly?plays.above=3", 400, "unknown comparison 'above'"),
         ("/views/hourly?plays.gt=many", 400, "many"),
-        ("/views/hourly?limit=-1", 400, "limit is a whole number"),
+        ("/views/hourly?limit=-1", 400, "limit must be a whole number"),
         ("/views/hourly?track=x'; DROP TABLE hourly; --", 200, '"rows": []'),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_query_that_is_none_says_what_it_takes(body: str, said: str, client: T
     answer = client.post("/query", content=body)
     assert answer.status_code == 400
     assert said in answer.json()["error"]
-    assert 'POST /query takes {"sql": "SELECT ..."}' in answer.json()["error"]
+    assert 'send {"sql": "SELECT ..."}' in answer.json()["error"]
 
 
 def test_a_query_as_curl_sends_it(client: TestClient) -> None:

@@ -83,7 +83,7 @@ def test_compressed_files_and_files_that_are_gone(tmp_path: Path) -> None:
     with pytest.raises(CorruptError, match="cannot be read"):
         split.read()
     path.unlink()
-    with pytest.raises(NotFoundError, match="is gone; put it back"):
+    with pytest.raises(NotFoundError, match="no longer exists, but the pipeline still needs it; restore the file"):
         split.read()
 
 

@@ -404,15 +404,15 @@ def test_mistakes_are_refused_before_anything_runs(
 
 def test_no_such_folder(spark: SparkSession, tmp_path: Path) -> None:
     source = files(str(tmp_path / "nowhere"), "k STRING")
-    with pytest.raises(NotFoundError, match="nowhere is not there; files\\(\\) reads the files of a folder"):
+    with pytest.raises(NotFoundError, match="nowhere does not exist; create the folder"):
         run(spark, Pipeline("p", {"n": source.window(window.all_time()).aggregate(n=agg.count())}), tmp_path)
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"no parquet at all", r"1\.parquet cannot be read: .*; move it away, or put it right"),
-        (pa.table({"k": [1.5]}), r"1\.parquet: column k is double, which is not read as BIGINT; mend the schema"),
+        (b"no parquet at all", r"1\.parquet cannot be read: .*; repair the file, or move it away"),
+        (pa.table({"k": [1.5]}), r"1\.parquet: column k is double, which cannot be read as BIGINT; correct the schema"),
     ],
     ids=["unreadable", "another schema"],
 )
@@ -524,7 +524,7 @@ def test_a_full_disk_stops_the_pipeline_and_loses_nothing(
     rows = [row(f"a key that is quite long, number {number}", number, 1) for number in range(5_000)]
     script = {"events": MemoryScript([Happening(rows), Happening([row("end", 1, 30)])])}
     pipeline = Pipeline("p", {"counts": COUNTS})
-    with pytest.raises(MachineError, match=r"cannot write to .*counts\.db: .*full; nothing was lost: mend that"):
+    with pytest.raises(MachineError, match=r"cannot write to .*counts\.db: .*full; nothing was lost: fix the cause"):
         run(spark, pipeline, tmp_path, script, store=small_disk / "counts.db")
     subprocess.run(["mount", "-o", "remount,size=100m", str(small_disk)], check=True)
     run(spark, pipeline, tmp_path, script, store=small_disk / "counts.db")

@@ -140,7 +140,7 @@ class Unpicklable(Lines):
         (NoJson, "JSON value"),
         (Unsteady, "after a restart"),
         (Skips, "every row once"),
-        (Stuck, "must go on"),
+        (Stuck, "must advance"),
         (Unpicklable, "picklable"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
@@ -188,7 +188,7 @@ class InPieces(Table):
     [
         (Forgetful, "a second write"),
         (BatchOnly, "must store its rows"),
-        (CommitsFirst, "is not once"),
+        (CommitsFirst, "is not stored once"),
         (InPieces, "a part of"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),

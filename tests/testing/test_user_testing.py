@@ -318,27 +318,27 @@ ONE = Script().rows("numbers", {"k": "a", "n": 1, "at": NOON})
 MISTAKES: list[tuple[str, Callable[[], Any]]] = [
     ("unknown source 'number'; did you mean 'numbers'", lambda: run_script(SMALL, Script().rows("number", {"n": 1}))),
     ("source 'numbers': unknown column 'm'", lambda: run_script(SMALL, Script().rows("numbers", {"m": 1}))),
-    ("has no JSON records", lambda: run_script(SMALL, Script().rows("numbers", "{}"))),
+    ("are not JSON, so a row must be a dict", lambda: run_script(SMALL, Script().rows("numbers", "{}"))),
     ("unknown view or sink 'sum'", lambda: run_script(SMALL, ONE)["sum"]),
     ("unknown view or sink 'sum'", lambda: run_script(SMALL, ONE).steps[0]["sum"]),
     ("unknown view 'topic x'", lambda: run_script(SMALL, ONE).view("topic x")),
     ("unknown table 'names'", lambda: run_script(SMALL, Script().table("names", {"n": 1}).rows("numbers", {"n": 1}))),
     ("unknown engine 'flink'", lambda: run_script(SMALL, ONE, "flink")),  # type: ignore[arg-type]
-    ("spark= is for engine='spark'", lambda: run_script(SMALL, ONE, spark=object())),  # type: ignore[arg-type]
+    ("does not take spark=", lambda: run_script(SMALL, ONE, spark=object())),  # type: ignore[arg-type]
     ("takes a Pipeline", lambda: run_script(COUNTED, ONE)),  # type: ignore[arg-type]
     ("takes a Script", lambda: run_script(SMALL, [])),  # type: ignore[arg-type]
-    ("nothing happens in the script", lambda: run_script(SMALL, Script())),
-    ("the watermark goes back", lambda: Script().watermark(at(1)).watermark(at(0))),
-    ("the watermark is at 2026-01-01T12:00:00", lambda: run_script(SMALL, ONE.watermark(at(-1)))),
-    ("the clock does not advance", lambda: Script(start=NOON).clock(NOON)),
+    ("the script has no rows, watermarks or clock steps", lambda: run_script(SMALL, Script())),
+    ("the watermark cannot go back", lambda: Script().watermark(at(1)).watermark(at(0))),
+    ("the watermark is already at 2026-01-01T12:00:00", lambda: run_script(SMALL, ONE.watermark(at(-1)))),
+    ("the clock must advance", lambda: Script(start=NOON).clock(NOON)),
     ("clock() '10 parsecs' does not parse", lambda: Script().clock("10 parsecs")),
     ("clock() must be longer than 0", lambda: Script().clock("0s")),
     ("watermark() takes a datetime or a time like", lambda: Script().watermark("1h")),
     ("start= takes a datetime", lambda: Script(start="noon")),
-    ("nothing can follow end()", lambda: Script().end().clock("1s")),
+    ("no step can follow end()", lambda: Script().end().clock("1s")),
     ("rows('numbers') has no rows", lambda: Script().rows("numbers")),
-    ("give the rows one by one", lambda: Script().rows("numbers", [{"n": 1}])),  # type: ignore[arg-type]
-    ("takes the name of a source first", lambda: Script().rows({"n": 1})),  # type: ignore[arg-type]
+    ("pass each row as an argument of its own", lambda: Script().rows("numbers", [{"n": 1}])),  # type: ignore[arg-type]
+    ("the first argument of rows() must be the name of a source", lambda: Script().rows({"n": 1})),  # type: ignore[arg-type]
     ("takes rows, each a dict", lambda: Script().table("names", "{}")),  # type: ignore[arg-type]
 ]
 
@@ -368,12 +368,12 @@ def test_tables_that_cannot_be_joined_are_refused() -> None:
     numbers = memory("numbers", "n BIGINT")
     names = table("names", "n BIGINT, name STRING", view="names")
     pipeline = Pipeline("p", sinks=[numbers.join(names, on="n").to(to_topic("named"))])
-    with pytest.raises(PipelineError, match="is read from view 'names'; begin the script with its rows"):
+    with pytest.raises(PipelineError, match="is read from view 'names'; start the script with"):
         run_script(pipeline, Script().rows("numbers", {"n": 1}))
     with pytest.raises(PipelineError, match="table 'names': n is not BIGINT: 'one'"):
         run_script(pipeline, Script().table("names", {"n": "one"}).rows("numbers", {"n": 1}))
     both = Pipeline("p", sinks=[numbers.to(to_topic("a")), log("numbers", "n BIGINT").to(to_topic("b"))])
-    with pytest.raises(PipelineError, match="two sources 'numbers', a memory and a log"):
+    with pytest.raises(PipelineError, match="two sources named 'numbers', of kinds memory and log"):
         run_script(both, Script().rows("numbers", {"n": 1}))
 
 

@@ -1,4 +1,4 @@
-"""The command line: what a person types, in modules by what it is about."""
+"""The command line: one module for each group of commands."""
 
 from millrace.cli.app import app
 

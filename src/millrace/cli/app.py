@@ -1,4 +1,4 @@
-"""The commands, put together."""
+"""The command `millrace` and its subcommands."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -7,12 +7,12 @@ import typer
 
 from millrace import __version__
 from millrace.cli import log, pipelines, project, send, views
-from millrace.cli.options import EXIT_CODES_TOLD
+from millrace.cli.options import EXIT_CODES_HELP
 
 app = typer.Typer(
     name="millrace",
-    help="Stream processing for Python people, on Spark.",
-    epilog=EXIT_CODES_TOLD,
+    help="Process streams of records in Python, on Spark.",
+    epilog=EXIT_CODES_HELP,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -29,7 +29,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass

@@ -17,23 +17,26 @@ from millrace.eventlog.topics import Log
 from millrace.model.duration import format_duration, to_datetime, to_instant
 from millrace.model.errors import PipelineError
 
-topics = typer.Typer(no_args_is_help=False, help="List topics; make, change and remove them; forget who read them.")
+topics = typer.Typer(no_args_is_help=False, help="List the topics of the log; create, change and remove topics.")
 
 
 def tail(
     topic: TopicName,
-    last: Annotated[int, typer.Option("-n", "--last", help="How many of the last records to begin with.")] = 10,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until Ctrl-C.")] = False,
+    last: Annotated[int, typer.Option("-n", "--last", help="The number of newest records to print first.")] = 10,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Print new records too, until Ctrl-C.")] = False,
     start: Annotated[
         str | None,
-        typer.Option("--from", help="Begin there: earliest, latest, an offset or a time.", metavar="WHERE"),
+        typer.Option(
+            "--from", help="The first record to print: earliest, latest, an offset or a time.", metavar="START"
+        ),
     ] = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="Each record as JSON with its key, partition, offset, time and headers.")
+        bool,
+        typer.Option("--whole", help="Print each record as JSON with its key, partition, offset, time and headers."),
     ] = False,
     log: LogPath = LOG,
 ) -> None:
-    """Print the records of a topic, a line each.
+    """Print the records of a topic, one on each line.
 
     Example: [bold]millrace tail plays -f[/bold]
     """
@@ -50,16 +53,16 @@ def tail(
                 while opened.ends(topic) == at:
                     time.sleep(0.2)
         except (KeyboardInterrupt, BrokenPipeError):
-            sys.stderr.close()  # Python would say that a pipe was closed; who closed it knows
+            sys.stderr.close()  # otherwise Python prints that the pipe was closed
 
 
 @topics.callback(invoke_without_command=True)
 def list_(
     context: typer.Context,
-    format: Annotated[str, typer.Option(help="table, json or csv.", metavar="FORMAT")] = "table",
+    format: Annotated[str, typer.Option(help="The output format: table, json or csv.", metavar="FORMAT")] = "table",
     log: LogPath = LOG,
 ) -> None:
-    """List the topics of the log, or make, change and remove them; forget a pipeline that read them.
+    """List the topics of the log, or create, change and remove topics.
 
     Example: [bold]millrace topics create plays --partitions 4 --max-age 7d[/bold]
     """
@@ -69,28 +72,31 @@ def list_(
         opened = Log(log)
         rows = [_described(opened, topic.name) for topic in opened.topics()]
         if not rows and format == "table":
-            typer.echo("There are no topics yet; make one: millrace topics create NAME")
+            typer.echo("There are no topics yet; create one: millrace topics create NAME")
             return
         named = ("topic", "partitions", "records", "MB", "last", "kept for", "kept up to", "interceptors", "behind")
         used = [
-            place
-            for place in range(len(named))  # a table is without what nobody asked for
-            if format != "table" or any(row[place] not in (None, "") for row in rows)
+            column
+            for column in range(len(named))  # a table leaves out columns without values
+            if format != "table" or any(row[column] not in (None, "") for row in rows)
         ]
-        show([named[place] for place in used], [[row[place] for place in used] for row in rows], format)
+        show([named[column] for column in used], [[row[column] for column in used] for row in rows], format)
 
 
-Partitions = Annotated[int, typer.Option(help="In how many parts records are divided, by their key.")]
+Partitions = Annotated[int, typer.Option(help="The number of partitions; the key of a record chooses one.")]
 MaxAge = Annotated[
-    str | None, typer.Option(help="How long records are kept, such as 7d; for ever if none.", metavar="DURATION")
+    str | None,
+    typer.Option(help="The retention of records by age, such as 7d. Default: no limit.", metavar="DURATION"),
 ]
-MaxBytes = Annotated[int | None, typer.Option(help="How many bytes are kept; all if none.", metavar="BYTES")]
+MaxBytes = Annotated[
+    int | None, typer.Option(help="The retention of records by size in bytes. Default: no limit.", metavar="BYTES")
+]
 Chain = Annotated[
     list[str] | None,
     typer.Option(
         "--intercept", metavar="STEP",
-        help="What is done to each record before it is kept; several are done in turn. add:region=eu, drop:ip, "
-        "rename:ts=at, or keep:'ms >= 30000; ms BIGINT', a condition and the types of its fields.",
+        help="An interceptor, which changes records before they are stored: add:region=eu, drop:ip, rename:ts=at, or "
+        "keep:'ms >= 30000; ms BIGINT', a condition and the types of its fields. Several run in the given order.",
     ),
 ]  # fmt: skip
 
@@ -104,17 +110,17 @@ def create_(
     intercept: Chain = None,
     log: LogPath = LOG,
 ) -> None:
-    """Make a topic."""
+    """Create a topic."""
     with plain_mistakes():
         Log(log).create(name, partitions, max_age, max_bytes, [_step(text) for text in intercept or ()])
-        typer.echo(f"made topic {name}")
+        typer.echo(f"created topic {name}")
 
 
 @topics.command("change")
 def change_(
     name: TopicName, max_age: MaxAge = None, max_bytes: MaxBytes = None, intercept: Chain = None, log: LogPath = LOG
 ) -> None:
-    """Change how long a topic keeps its records, and what is done to new ones. What is not named stays."""
+    """Change the retention and the interceptors of a topic. Options that are left out keep their values."""
     with plain_mistakes():
         changes: dict[str, Any] = {"max_age": max_age, "max_bytes": max_bytes}
         if intercept is not None:
@@ -134,11 +140,12 @@ def remove_(name: TopicName, log: LogPath = LOG) -> None:
 @topics.command("forget")
 def forget_(
     pipeline: Annotated[
-        str, typer.Argument(metavar="PIPELINE", help="As millrace topics names it, where it is behind.")
+        str,
+        typer.Argument(metavar="PIPELINE", help="The name of the pipeline, as millrace topics shows it with its lag."),
     ],
     log: LogPath = LOG,
 ) -> None:
-    """Forget a pipeline that reads no more, so that millrace serve does not hold producers up for it."""
+    """Remove the consumer group of a pipeline that no longer runs, so that its lag does not stop producers."""
     with plain_mistakes():
         Log(log).forget(pipeline)
         typer.echo(f"forgot {pipeline}")
@@ -159,7 +166,7 @@ def _begin(log: Log, topic: str, start: str | None, last: int) -> list[int]:
         return log.at_time(topic, to_instant(datetime.fromisoformat(start)))
     except ValueError:
         known = "earliest, latest, an offset or a time such as 2026-01-31T12:00Z"
-        raise PipelineError(f"--from is {known}, not {start!r}") from None
+        raise PipelineError(f"--from must be {known}, not {start!r}") from None
 
 
 def _between(log: Log, topic: str, at: list[int], ends: list[int]) -> Iterator[pa.Table]:
@@ -171,12 +178,12 @@ def _between(log: Log, topic: str, at: list[int], ends: list[int]) -> Iterator[p
 
 
 def _print(tables: Iterator[pa.Table], whole: bool, last: int | None) -> None:
-    if last is not None:  # the last ones of all partitions together, in the order of time
-        found = [*tables]
-        if not found:
+    if last is not None:  # the newest records of all partitions together, sorted by time
+        partitions = [*tables]
+        if not partitions:
             return
         order = [(name, "ascending") for name in ("timestamp", "partition", "offset")]
-        merged = pa.concat_tables(found).sort_by(order)
+        merged = pa.concat_tables(partitions).sort_by(order)
         tables = iter([merged.slice(max(0, len(merged) - last))])
     for table in tables:
         for record in table.to_pylist():
@@ -233,11 +240,11 @@ def _step(text: str) -> Interceptor:
             condition, _, schema = rest.rpartition(";")
             return keep(condition.strip(), schema.strip())
     known = "add:field=value, drop:field, rename:old=new or keep:'condition; schema'"
-    raise PipelineError(f"--intercept is {known}, not {text!r}")
+    raise PipelineError(f"--intercept must be {known}, not {text!r}")
 
 
 def _pairs(text: str) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in text.split(",")]
     if any(not sign for _, sign, _ in pairs):
-        raise PipelineError(f"{text!r} is not like field=value")
+        raise PipelineError(f"--intercept takes pairs such as field=value, not {text!r}")
     return {name.strip(): value.strip() for name, _, value in pairs}

@@ -45,10 +45,12 @@ from millrace.testing.transcript import Document, read_documents
 from millrace.views.store import open_store
 
 Latency = Annotated[
-    str, typer.Option(help="How long a micro-batch over topics should last; it takes as many records as fit.")
+    str,
+    typer.Option(help="The target duration of a micro-batch over topics; it limits how many records one reads."),
 ]
 Shards = Annotated[
-    int | None, typer.Option(help="In how many parts state is kept; fixed by the first run. One a core if none.")
+    int | None,
+    typer.Option(help="The number of shards of the state; the first run fixes it. Default: one for each core."),
 ]
 
 
@@ -56,13 +58,17 @@ def run(
     file: PipelineFile,
     pipeline: PipelineName = None,
     mode: Annotated[
-        str, typer.Option(help="micro-batch, which goes on for ever; or batch, once over all there is.", metavar="MODE")
+        str,
+        typer.Option(
+            help="micro-batch runs as a stream without end; batch runs once over all records of the sources.",
+            metavar="MODE",
+        ),
     ] = DEFAULTS.mode,
     layer: Annotated[
         str,
         typer.Option(
-            help="speed, the stream; or batch, which brings the archive of layers(...) up to date and puts right all "
-            "windows that are over, then stops. Both may run at once.",
+            help="speed runs the stream; batch brings the archive of layers(...) up to date, computes all windows that "
+            "are over again from it, and exits. Both layers can run at the same time.",
             metavar="LAYER",
         ),
     ] = DEFAULTS.layer,
@@ -70,15 +76,23 @@ def run(
     log: LogPath = LOG,
     store: StoreUrl = STORE,
     guarantee: Annotated[
-        str, typer.Option(help="exactly-once, at-least-once or at-most-once.", metavar="GUARANTEE")
+        str,
+        typer.Option(
+            help="The guarantee of views and sinks after a crash: exactly-once, at-least-once or at-most-once.",
+            metavar="GUARANTEE",
+        ),
     ] = DEFAULTS.guarantee,
     interval: Annotated[
         str | None,
-        typer.Option(help="Start a micro-batch only so often, such as 10s; else as soon as there is work."),
+        typer.Option(
+            help="The minimum time between the starts of two micro-batches, such as 10s. Default: a micro-batch starts "
+            "as soon as there is work.",
+            metavar="DURATION",
+        ),
     ] = None,
     latency: Latency = str(DEFAULTS.latency),
     until_caught_up: Annotated[
-        bool, typer.Option("--until-caught-up", help="Stop when all that is there has been taken in.")
+        bool, typer.Option("--until-caught-up", help="Stop when all records in the sources have been processed.")
     ] = False,
     from_savepoint: Annotated[
         Path | None, typer.Option(help="Start a new checkpoint from this savepoint.", metavar="FOLDER")
@@ -87,11 +101,11 @@ def run(
     master: Master = LOCAL,
     json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each micro-batch.")] = False,
 ) -> None:
-    """Run the pipeline in a Python file.
+    """Run the pipeline that a Python file defines.
 
-    It goes on from its checkpoint, and stops with Ctrl-C; nothing is lost if it dies. Its views are tables of the
-    store: ask them with millrace query. Records that do not fit go to dead_letters in the checkpoint; what Spark
-    prints, to spark.log there.
+    A run resumes from its checkpoint, also after a crash, and stops with Ctrl-C. Views are tables of the store: query
+    them with millrace query. Records that do not fit the schema are written to the folder dead_letters of the
+    checkpoint, the output of Spark to its file spark.log.
 
     Example: [bold]millrace run charts.py --until-caught-up[/bold]
     """
@@ -117,7 +131,9 @@ def run(
 def replay(
     file: PipelineFile,
     pipeline: PipelineName = None,
-    rollback: Annotated[bool, typer.Option("--rollback", help="Go back to what was read before the last one.")] = False,
+    rollback: Annotated[
+        bool, typer.Option("--rollback", help="Serve the generation that the last replay replaced again.")
+    ] = False,
     checkpoint: CheckpointFolder = None,
     log: LogPath = LOG,
     store: StoreUrl = STORE,
@@ -132,11 +148,11 @@ def replay(
     ] = None,
     master: Master = LOCAL,
 ) -> None:
-    """Compute the views of a changed pipeline again, from all that the log keeps.
+    """Compute the views of a changed pipeline again, from all records in the log.
 
-    The new rows are made beside the old ones, which are read and written as before; when they have caught up, one
-    transaction swaps them. Stopped, it goes on where it was when it is run again. A pipeline that runs meanwhile is
-    to be started again after it.
+    A replay fills a new generation of the views; the old one is served and updated meanwhile. When the new generation
+    has caught up, one transaction replaces the old one with it. A replay that was stopped resumes when you run it
+    again. After a replay, restart the pipeline if it is running.
 
     Example: [bold]millrace replay charts.py[/bold], then [bold]millrace replay charts.py --rollback[/bold] to go back
     """
@@ -154,34 +170,34 @@ def replay(
 def savepoint(
     file: PipelineFile,
     name: Annotated[
-        str | None, typer.Argument(help="What to call it; by the time if it has no name.", metavar="[NAME]")
+        str | None, typer.Argument(help="The name of the savepoint. Default: the time in UTC.", metavar="[NAME]")
     ] = None,
     pipeline: PipelineName = None,
     checkpoint: CheckpointFolder = None,
     store: StoreUrl = STORE,
 ) -> None:
-    """Copy all that a pipeline needs to go on, as it is now, whether it runs or not.
+    """Copy the checkpoint of a pipeline to a savepoint, while the pipeline runs or is stopped.
 
-    Prints the folder of the copy. Start from it: [bold]millrace run charts.py --checkpoint other --from-savepoint
-    FOLDER[/bold]
+    Prints the folder of the savepoint. To start another run from it: [bold]millrace run charts.py --checkpoint other
+    --from-savepoint FOLDER[/bold]
     """
     with plain_mistakes():
         loaded = load(file, pipeline)
         home = Settings(checkpoint=checkpoint, store=store).home(loaded.name, _called(file, pipeline))
-        called = name or datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-        to = home.checkpoint.parent / "savepoints" / f"{loaded.name}-{called}"
+        suffix = name or datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        to = home.checkpoint.parent / "savepoints" / f"{loaded.name}-{suffix}"
         served = _serving(store, loaded)
         save(home.generation(served), to)
         typer.echo(to)
 
 
 def status(
-    folder: Annotated[Path, typer.Option(help="Where the checkpoints are.", metavar="FOLDER")] = Path(".millrace"),
+    folder: Annotated[Path, typer.Option(help="The folder of the checkpoints.", metavar="FOLDER")] = Path(".millrace"),
     log: LogPath = LOG,
-    format: Annotated[str, typer.Option(help="table, json or csv.", metavar="FORMAT")] = "table",
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")] = False,
+    format: Annotated[str, typer.Option(help="The output format: table, json or csv.", metavar="FORMAT")] = "table",
+    watch: Annotated[bool, typer.Option("--watch", help="Update the status every second, until Ctrl-C.")] = False,
 ) -> None:
-    """Show how pipelines are: whether they run, how fast, how far behind, where their watermark is.
+    """Show the status of pipelines: whether they run, their throughput, lag and watermark.
 
     Example: [bold]millrace status --watch[/bold]
     """
@@ -201,7 +217,7 @@ def status(
         "ended",
     )
     with plain_mistakes():
-        opened = Log(log) if log.exists() else None  # to look is not to make one
+        opened = Log(log) if log.exists() else None  # opening it would create one
         while True:
             found = all_under(folder)
             rows = [_row(each, opened) for each in found]
@@ -225,16 +241,16 @@ def status(
 
 
 def bench(
-    rows: Annotated[int, typer.Option(help="How many events.")] = 4_000_000,
+    rows: Annotated[int, typer.Option(help="The number of events.")] = 4_000_000,
     store: Annotated[
-        str | None, typer.Option(help="Where views are kept; an SQLite database of its own if none.", metavar="URL")
+        str | None, typer.Option(help="The store of the views. Default: a temporary SQLite file.", metavar="URL")
     ] = None,
     master: Master = LOCAL,
 ) -> None:
-    """Measure this machine: ad events into a log, counted by campaign on Spark, into a view.
+    """Measure the throughput of this machine with the Yahoo streaming benchmark.
 
-    It is the Yahoo streaming benchmark: filter the views, join each ad to its campaign, count by campaign and 10 s.
-    Everything is made in a temporary folder and removed.
+    It reads ad events from a log, keeps those of type view, joins each ad with its campaign, and counts by campaign
+    and windows of 10 s into a view. All files are in a temporary folder, which is removed.
     """
     from millrace.running.bench import measure
 
@@ -246,9 +262,9 @@ def bench(
 def explain(
     file: PipelineFile,
     pipeline: PipelineName = None,
-    sql: Annotated[bool, typer.Option("--sql", help="Show also the SQL that fused edges run.")] = False,
+    sql: Annotated[bool, typer.Option("--sql", help="Also show the SQL of fused edges.")] = False,
 ) -> None:
-    """Show the plan of the pipeline in a Python file: its flow, and whether edges run in DuckDB or natively in Spark.
+    """Show the plan of a pipeline: its flow, and whether each edge runs fused in DuckDB or natively in Spark.
 
     Example: [bold]millrace explain charts.py[/bold]
     """
@@ -261,18 +277,18 @@ def check(
     engine: Annotated[
         str,
         typer.Option(
-            help="What to run them against: reference, the slow one that says what is meant; panes, the fast one; "
-            "spark-batch, which runs all elements at once on Spark and compares the answers with the reference's; "
-            "spark-stream, which runs every step as a micro-batch of a Spark stream.",
+            help="The engine that runs the transcripts: reference is slow and defines the semantics; panes is fast; "
+            "spark-batch computes all elements in one batch on Spark and compares the answers with those of the "
+            "reference; spark-stream runs each step as a micro-batch of a Spark stream.",
             metavar="ENGINE",
         ),
     ] = "reference",
 ) -> None:
-    """Run transcripts: windowed aggregations, step by step, with every pane they must produce.
+    """Check an engine against transcripts: steps of windowed aggregations, with every pane they must produce.
 
-    Prints a line a transcript, with the step and the difference where one fails.
-    Exits with 1 if any failed, with 2 if a file cannot be read.
-    The format is described in docs/transcripts.md.
+    Prints one line per transcript, with the step and the difference if it fails.
+    Exits with 1 if a transcript failed, 2 if a file is not a transcript, 3 if a file does not exist.
+    docs/transcripts.md describes the format.
 
     Example: [bold]millrace check tests/transcripts/*.yaml[/bold]
     """
@@ -280,7 +296,7 @@ def check(
     if engine not in known:
         typer.echo(unknown("engine", engine, known), err=True)
         raise typer.Exit(2)
-    found: list[tuple[Path, Document]] = []
+    transcripts: list[tuple[Path, Document]] = []
     unreadable: int | None = None
     for path in files:
         try:
@@ -290,12 +306,12 @@ def check(
             unreadable = unreadable or EXIT_CODES[error.kind]
             continue
         if not documents:
-            typer.echo(f"{path}: holds no transcript", err=True)
+            typer.echo(f"{path} contains no transcript", err=True)
             unreadable = unreadable or EXIT_CODES[Kind.MISTAKE]
-        found += [(path, document) for document in documents]
+        transcripts += [(path, document) for document in documents]
     passed = failed = 0
-    verdicts = check_all([document for _, document in found], engine)
-    for (path, document), verdict in zip(found, verdicts, strict=True):
+    verdicts = check_all([document for _, document in transcripts], engine)
+    for (path, document), verdict in zip(transcripts, verdicts, strict=True):
         if verdict.passed:
             passed += 1
             typer.echo(f"ok      {document.name}")

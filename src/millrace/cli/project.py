@@ -1,4 +1,4 @@
-"""Commands to begin with: demo, init."""
+"""Commands for newcomers: demo, init."""
 
 from pathlib import Path
 from typing import Annotated
@@ -39,26 +39,28 @@ _README = """# {name}
 
     millrace topics create plays                  # a topic of the log, in .millrace/log.db
     millrace send plays plays.json                # records in
-    millrace run {name}.py --until-caught-up       # computed on Spark; without the option it goes on for ever
+    millrace run {name}.py --until-caught-up       # computed on Spark; without the option it runs until Ctrl-C
     millrace query "SELECT * FROM hourly_plays"   # answers out, from .millrace/views.db
 
-The view has the hour from twelve. That of `Undertow` is still open: its first answer comes 10 seconds later, as the
-trigger says, with the next run or while one goes on.
+The view shows the hour that starts at 12:00. The hour of `Undertow` is still open. Its trigger fires every 10 seconds,
+so its first answer appears 10 seconds later, if a run is active then, or in the next run.
 
-While `millrace run {name}.py` goes on in one terminal, send more in another and ask again. `millrace explain {name}.py`
-shows the flow; after a change of it, `millrace replay {name}.py` computes the views again from the log.
+While `millrace run {name}.py` runs in one terminal, send more records and query the view in another.
+`millrace explain {name}.py` shows the plan. After you change the pipeline, `millrace replay {name}.py` computes the
+views again from the log.
 """
 
 
 def demo(
     paper_: Annotated[
-        bool, typer.Option("--paper", help="Instead, the worked example of the Dataflow paper, without Spark.")
+        bool, typer.Option("--paper", help="Show the worked example of the Dataflow paper instead; needs no Spark.")
     ] = False,
 ) -> None:
-    """Show Millrace at work: made-up plays of music, counted by track and hour as they arrive.
+    """Run a demo: simulated plays of music are counted by track and hour as they arrive.
 
-    Ends after about 45 seconds, those in which Spark starts included; DEMO_SECONDS sets another time, inf none, and
-    Ctrl-C ends it earlier. Then compares the view with a batch over the same log, and exits with 1 if they differ.
+    It ends after about 45 seconds, including the start of Spark, or earlier with Ctrl-C. The environment variable
+    DEMO_SECONDS sets another duration; inf means no end. The demo then compares the view with a batch over the same
+    log, and exits with 1 if they differ.
     """
     if paper_:
         paper.show(Console())
@@ -71,18 +73,18 @@ def demo(
 
 
 def init(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What to call the project, its folder and pipeline.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the project, its folder and its pipeline.")],
 ) -> None:
-    """Make a small project that works: a pipeline, some records, and how to run them.
+    """Create a small project that works: a pipeline, some records, and a README with the commands to run it.
 
     Example: [bold]millrace init charts[/bold]
     """
     with plain_mistakes():
         if not name.isidentifier() or not name.isascii():
-            raise PipelineError(f"a project is named with letters, digits and _, not {name!r}")
+            raise PipelineError(f"the name of a project must consist of letters, digits and _, not {name!r}")
         folder = Path(name)
         if folder.exists():
-            raise ConflictError(f"{folder} is there already", "choose another name")
+            raise ConflictError(f"{folder} exists already", "choose another name")
         try:
             folder.mkdir()
             (folder / f"{name}.py").write_text(_PIPELINE.format(name=name), encoding="utf-8")
@@ -90,6 +92,8 @@ def init(
             (folder / "README.md").write_text(_README.format(name=name), encoding="utf-8")
         except OSError as error:
             raise MachineError(
-                f"cannot make {folder}: {error.strerror}", "mend that, or go to another folder"
+                f"cannot create {folder}: {error.strerror}", "fix the cause, or change to another folder"
             ) from None
-        typer.echo(f"made {folder}; now:\n\n    cd {name}\n" + "\n".join(_README.split("\n")[2:6]).format(name=name))
+        typer.echo(
+            f"created {folder}; try it:\n\n    cd {name}\n" + "\n".join(_README.split("\n")[2:6]).format(name=name)
+        )

@@ -25,30 +25,34 @@ from millrace.sources.collect import Chunk, chunks, first_misfit, keys_of
 
 def send(
     topic: TopicName,
-    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="JSON lines or CSV; - is what is piped in.")] = "-",
+    file: Annotated[str, typer.Argument(metavar="[FILE|-]", help="A file of JSON lines or CSV; - reads stdin.")] = "-",
     format: Annotated[
-        str | None, typer.Option(help="json or csv; by the name of the file if none is given.", metavar="FORMAT")
+        str | None,
+        typer.Option(help="The input format: json or csv. Default: csv if FILE ends with .csv.", metavar="FORMAT"),
     ] = None,
     key: Annotated[
-        str | None, typer.Option(help="The field by which records are divided between partitions.", metavar="FIELD")
+        str | None, typer.Option(help="The field whose value assigns a record to a partition.", metavar="FIELD")
     ] = None,
     producer: Annotated[
         str | None,
-        typer.Option(help="A name by which to know this sending of the file: done again, it adds what is missing."),
+        typer.Option(
+            help="The name of an idempotent producer: the same command again appends only the missing records.",
+            metavar="NAME",
+        ),
     ] = None,
     skip: Annotated[
-        int, typer.Option(help="How many records of the input to leave out at its beginning.", min=0, metavar="N")
+        int, typer.Option(help="The number of records at the start of the input to leave out.", min=0, metavar="N")
     ] = 0,
-    create: Annotated[bool, typer.Option("--create", help="Make the topic if it is not there.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the topic if it does not exist.")] = False,
     unchecked: Annotated[
-        bool, typer.Option("--unchecked", help="Also send what is no JSON object; pipelines set it aside.")
+        bool, typer.Option("--unchecked", help="Also send lines that are not JSON objects; they become dead letters.")
     ] = False,
     log: LogPath = LOG,
 ) -> None:
-    """Send records to a topic of the log, each a JSON object on a line, or a row of CSV.
+    """Append records to a topic of the log: the JSON objects of a file, one on each line, or the rows of a CSV file.
 
-    What it says it sent is on the disk. A line that is no JSON object stops it with the number of the line. Whenever
-    it stops, it says how many records were sent, and how to send the rest.
+    Records that are reported as sent are on the disk. A line that is not a JSON object ends the command with an error
+    that names the line. Whenever the command stops early, it says how many records were sent, and how to send the rest.
 
     Examples: [bold]millrace send plays plays.json[/bold], [bold]tail -F app.log | millrace send logs[/bold]
     """

@@ -1,4 +1,4 @@
-"""Rows on the way out: a table for people, JSON lines or CSV for programs."""
+"""Prints rows: as a table for people, as JSON lines or CSV for programs."""
 
 import csv
 import sys
@@ -11,16 +11,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from millrace.model.errors import PipelineError, unknown
+from millrace.model.errors import unknown_option
 from millrace.model.plain import to_json
 
 FORMATS = ("table", "json", "csv")
 
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], format: str, title: str | None = None) -> None:
-    """Print rows."""
+    """Print rows in one of the formats."""
     if format not in FORMATS:
-        raise PipelineError(unknown("format", format, FORMATS))
+        raise unknown_option("format", format, FORMATS)
     if format == "json":
         for row in rows:
             typer.echo(to_json(dict(zip(columns, row, strict=True))))
@@ -34,12 +34,12 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], format: str, tit
 
 def _table(columns: Sequence[str], rows: list[Sequence[Any]], title: str | None) -> None:
     table = Table(title=title, title_justify="left")
-    for place, name in enumerate(columns):
-        numbers = all(isinstance(row[place], int | float | None) for row in rows)
+    for index, name in enumerate(columns):
+        numbers = all(isinstance(row[index], int | float | None) for row in rows)
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
-    # A table that is read by a program, or kept in a file, is not cut to the width of a terminal.
+    # A table that goes to a program or a file is not wrapped to the width of a terminal.
     console = Console()
     (console if console.is_terminal else Console(width=10_000)).print(table)
 

@@ -1,4 +1,4 @@
-"""Commands about answers: query, views, serve."""
+"""Commands about views: query, views, serve."""
 
 import socket
 from contextlib import closing
@@ -14,29 +14,29 @@ from millrace.model.extra import extra
 from millrace.server.gate import Marks
 from millrace.views.store import open_store
 
-views = typer.Typer(no_args_is_help=False, help="List views; drop those of a pipeline.")
-Format = Annotated[str, typer.Option(help="table, json or csv.", metavar="FORMAT")]
+views = typer.Typer(no_args_is_help=False, help="List the views of the store, or drop those of a pipeline.")
+Format = Annotated[str, typer.Option(help="The output format: table, json or csv.", metavar="FORMAT")]
 
 
 def query(
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="A SELECT over views.")],
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="A SELECT statement over views.")],
     format: Format = "table",
-    seconds: Annotated[float, typer.Option(help="After how long it is given up.")] = 10.0,
+    seconds: Annotated[float, typer.Option(help="The time limit of the query, in seconds.")] = 10.0,
     store: StoreUrl = STORE,
 ) -> None:
-    """Ask the views, read-only, in the SQL of the store.
+    """Query the views, read-only, in the SQL dialect of the store.
 
     Example: [bold]millrace query "SELECT track, plays FROM hourly_plays ORDER BY plays DESC LIMIT 10"[/bold]
     """
     with plain_mistakes():
         with closing(open_store(store)) as opened:
-            found = opened.query(sql, seconds)
-        show(found.columns, found.rows, format)
+            result = opened.query(sql, seconds)
+        show(result.columns, result.rows, format)
 
 
 @views.callback(invoke_without_command=True)
 def list_(context: typer.Context, format: Format = "table", store: StoreUrl = STORE) -> None:
-    """List the views: their pipeline, rows, last version and columns; or drop those of a pipeline."""
+    """List the views with their pipeline, rows, version, generation and columns, or drop those of a pipeline."""
     if context.invoked_subcommand is not None:
         return
     with plain_mistakes(), closing(open_store(store)) as opened:
@@ -52,17 +52,19 @@ def list_(context: typer.Context, format: Format = "table", store: StoreUrl = ST
             for view in opened.views()
         ]
         if not rows and format == "table":
-            typer.echo("There are no views yet; run a pipeline that has some: millrace run FILE")
+            typer.echo("There are no views yet; run a pipeline that has views: millrace run FILE")
             return
         show(("view", "pipeline", "rows", "version", "generation", "columns"), rows, format)
 
 
 @views.command("drop")
 def drop_(
-    pipeline: Annotated[str, typer.Argument(metavar="PIPELINE", help="As millrace views names it.")],
+    pipeline: Annotated[
+        str, typer.Argument(metavar="PIPELINE", help="The name of the pipeline, as millrace views lists it.")
+    ],
     store: StoreUrl = STORE,
 ) -> None:
-    """Drop all views of a pipeline. If it is run again, it computes them anew, from the start of its sources."""
+    """Drop all views of a pipeline. Its next run computes them again, from the start of its sources."""
     with plain_mistakes():
         with closing(open_store(store)) as opened:
             opened.drop(pipeline)
@@ -70,20 +72,20 @@ def drop_(
 
 
 def serve(
-    port: Annotated[int, typer.Option(help="The port.")] = 8080,
-    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on.")] = 8080,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     high: Annotated[
-        int, typer.Option(help="How many records a pipeline may be behind before producers are told to wait.")
+        int, typer.Option(help="A topic refuses records while a consumer group lags by more than this many records.")
     ] = 5_000_000,
-    low: Annotated[int, typer.Option(help="At how many they may go on.")] = 2_500_000,
+    low: Annotated[int, typer.Option(help="It accepts records again when the lag is less than this.")] = 2_500_000,
     log: LogPath = LOG,
     store: StoreUrl = STORE,
 ) -> None:
-    """Serve HTTP: take in records, answer from views.
+    """Serve HTTP: clients append records to topics, read views and run SQL queries.
 
     POST /topics/TOPIC takes a JSON object, an array of them, or JSON lines (application/x-ndjson).
-    GET /views/VIEW?track=Undertow&plays.gt=5&order=-plays&limit=10 gives rows; POST /query takes {"sql": "SELECT ..."}.
-    The whole is described at /docs.
+    GET /views/VIEW?track=Undertow&plays.gt=5&order=-plays&limit=10 returns rows.
+    POST /query takes {"sql": "SELECT ..."}. All requests are described at /docs.
 
     Example: [bold]curl -d '{"user": "ann", "track": "Undertow"}' localhost:8080/topics/plays[/bold]
     """
@@ -99,9 +101,7 @@ def serve(
             listening = socket.create_server((host, port), family=family)
         except OSError as error:
             why = str(error.strerror).partition(" (")[0]
-            raise MachineError(
-                f"{host}:{port} cannot be listened at: {why}", "choose another --port or --host"
-            ) from None
+            raise MachineError(f"cannot listen on {host}:{port}: {why}", "choose another --port or --host") from None
         with listening:
-            typer.echo(f"listening at http://{host}:{port}; stop with Ctrl-C", err=True)
+            typer.echo(f"listening on http://{host}:{port}; stop with Ctrl-C", err=True)
             uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])

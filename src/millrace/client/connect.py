@@ -27,7 +27,7 @@ def connect(url: str | Path = ".millrace", *, log: str | Path | None = None) -> 
         from millrace.client.remote import RemoteConnection
 
         if log is not None:
-            raise PipelineError("a server has its own log", "leave log= out")
+            raise PipelineError("a connection to a server does not take log=", "leave log= out")
         return RemoteConnection(text)
     named = None if log is None else Path(log).absolute()
     if scheme:
@@ -36,9 +36,9 @@ def connect(url: str | Path = ".millrace", *, log: str | Path | None = None) -> 
     if path.is_dir():
         if not (path / STORE).exists() and not (path / LOG).exists():
             problem = f"{path} has neither {STORE} nor {LOG}"
-            raise NotFoundError(problem, "run a pipeline first, or name another folder")
+            raise NotFoundError(problem, "run a pipeline first, or choose another folder")
         return LocalConnection(open_store(path / STORE), named or path / LOG)
     if not path.exists():
-        advice = "run a pipeline first, or make a topic: millrace topics create NAME"
+        advice = "run a pipeline first, or create a topic: millrace topics create NAME"
         raise NotFoundError(f"there is no folder or store {path}", advice)
     return LocalConnection(open_store(path), named)

@@ -1,4 +1,4 @@
-"""What a program can ask of a Millrace, wherever that is."""
+"""The interface of a connection, to a local store and log or to a server."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ class Connection(ABC):
     def query(self, sql: str, params: Sequence[Any] = (), *, seconds: float = 10.0) -> Result:
         """The answer to one SQL query that reads, in the SQL of the store; `$1` is the first of `params`.
 
-        Values are as the store has them: SQLite has times as text. `view` and `changes` give typed columns. A query
-        that takes longer than `seconds` is given up.
+        Values have the types of the store: SQLite stores times as text. `view` and `changes` return typed columns. A
+        query that takes longer than `seconds` is cancelled.
         """
 
     @abstractmethod
     def view(self, name: str) -> Result:
-        """All rows of a view, with the version that they are of."""
+        """All rows of a view, with the version of the view."""
 
     @abstractmethod
     def changes(self, name: str, since: int) -> Result:
-        """The rows that came (diff +1) and went (diff -1) after a version, in order.
+        """The rows that were added (diff +1) and removed (diff -1) after a version, in order.
 
-        Its `version` is where the next call goes on. Raises ForgottenError if changes from then on are not kept: take
-        the rows with `view`, and go on from their version.
+        Pass the `version` of the result to the next call. Raises ForgottenError if the store no longer holds all
+        changes since then: read the rows with `view`, and continue from their version.
         """
 
     @abstractmethod
@@ -40,13 +40,13 @@ class Connection(ABC):
 
     @abstractmethod
     def topics(self) -> Result:
-        """The topics: topic, partitions, records that are kept, and how far behind each pipeline is that reads it."""
+        """The topics: topic, partitions, number of stored records, and the lag of each consumer group."""
 
     def send(self, topic: str, records: Records, key: str | None = None) -> int:
         """Append records to a topic, and return how many, when they are on the disk.
 
-        Records are dicts, an Arrow table, or JSON text: lines of objects or an array of them. `key` is the field by
-        which they are divided between partitions.
+        Records are dicts, an Arrow table, or JSON text: lines of objects or an array of them. `key` is the field whose
+        value assigns a record to a partition.
         """
         values = texts_of(records)
         if len(values):
@@ -59,7 +59,7 @@ class Connection(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the store and the log."""
+        """Close the store and the log."""
 
     def __enter__(self) -> Self:
         return self

@@ -62,7 +62,7 @@ class LocalConnection(Connection):
         return Result(pa.Table.from_pylist(rows, TOPICS))
 
     def close(self) -> None:
-        """Let go of the store and the log."""
+        """Close the store and the log."""
         self._store.close()
         if self._log is not None:
             self._log.close()
@@ -73,9 +73,10 @@ class LocalConnection(Connection):
     def _opened(self) -> Log:
         if self._log is None:
             if self._path is None:
-                raise PipelineError("this connection has no log", "name its file: connect(..., log='.millrace/log.db')")
-            if not self._path.exists():  # to open it would make one
-                raise NotFoundError(f"there is no log {self._path}", "make a topic: millrace topics create NAME")
+                advice = "pass the file of the log: connect(..., log='.millrace/log.db')"
+                raise PipelineError("the connection has no log", advice)
+            if not self._path.exists():  # opening it would create one
+                raise NotFoundError(f"there is no log {self._path}", "create a topic: millrace topics create NAME")
             self._log = Log(self._path)
         return self._log
 
@@ -95,11 +96,11 @@ TOPICS = pa.schema(
 
 
 def lags(behind: Mapping[str, int]) -> list[dict[str, str | int]]:
-    """The column of topics that tells how far behind each pipeline is."""
+    """The lag of each consumer group, as a value of the column `behind` of topics."""
     return [{"pipeline": pipeline, "records": records} for pipeline, records in behind.items()]
 
 
 def changed(changes: pa.Table, since: int) -> Result:
-    """Changes with the version to go on from. The last columns are the version and the diff, whatever their names."""
+    """Changes with the version to continue from. The last two columns are the version and the diff under any name."""
     versions = changes.columns[-2]
     return Result(changes, versions[len(changes) - 1].as_py() if len(changes) else since)

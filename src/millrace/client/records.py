@@ -1,4 +1,4 @@
-"""Rows that a program sends, as the texts of JSON objects."""
+"""Converts the records that a program sends to the texts of JSON objects."""
 
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time
@@ -13,10 +13,11 @@ from millrace.server.body import LINES, records_of
 
 Records: TypeAlias = Mapping[str, Any] | Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch | bytes | str
 """A dict, several, an Arrow table, or JSON: lines of objects or an array of them."""
+_NONE_SENT = "no record was sent: correct the record, and send all of them again"
 
 
 def texts_of(records: Records) -> pa.Array:
-    """The records as texts, each a JSON object. Refuses all of them if one is none."""
+    """The records as texts, each a JSON object. Refuses all of them if one is not an object."""
     if isinstance(records, bytes | str):
         body = records.encode() if isinstance(records, str) else records
         return records_of(body, "application/json" if body.lstrip().startswith(b"[") else LINES[0]).cast(pa.string())
@@ -30,11 +31,11 @@ def texts_of(records: Records) -> pa.Array:
 
 def _text(number: int, row: object) -> str:
     if not isinstance(row, Mapping):
-        raise PipelineError(f"record {number} is {shown(row)}, not a dict; none was sent")
+        raise PipelineError(f"record {number} must be a dict, not {shown(row)}", _NONE_SENT)
     try:
         return _ENCODER.encode(row)
     except (TypeError, ValueError) as error:
-        raise PipelineError(f"record {number} cannot be JSON: {error}; none was sent") from None
+        raise PipelineError(f"record {number} cannot be written as JSON: {error}", _NONE_SENT) from None
 
 
 def _default(value: object) -> str:

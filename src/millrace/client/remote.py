@@ -1,4 +1,4 @@
-"""A `millrace serve` that is asked over HTTP. Tables come as Arrow streams."""
+"""A connection to `millrace serve` over HTTP. Tables are transferred as Arrow streams."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,9 @@ class RemoteConnection(Connection):
         """The answer to one SQL query."""
         for value in params:
             if not isinstance(value, str | int | float | None):  # a time as text would not compare as a time
-                raise PipelineError(f"over HTTP a parameter is text, a number, a boolean or None, not {shown(value)}")
+                raise PipelineError(
+                    f"over HTTP, a parameter must be text, a number, a boolean or None, not {shown(value)}"
+                )
         body = to_json({"sql": sql, "seconds": seconds, "params": list(params)}).encode()
         return Result(self._table("/query", body, _PATIENCE + seconds))
 
@@ -72,7 +74,7 @@ class RemoteConnection(Connection):
         return Result(pa.Table.from_pylist(rows, TOPICS))
 
     def close(self) -> None:
-        """Nothing is held: each request has its own connection."""
+        """Do nothing: each request has its own connection."""
 
     def _append(self, topic: str, values: pa.Array, key: str | None) -> None:
         path = f"/topics/{quote(topic, safe='')}" + ("" if key is None else f"?{urlencode({'key': key})}")
@@ -84,8 +86,8 @@ class RemoteConnection(Connection):
             except MillraceError as error:
                 if not sent:
                     raise
-                problem = f"the first {sent:,} of {len(values):,} records were sent, then: {error.problem}"
-                raise MachineError(problem, error.advice or "send the others") from None
+                problem = f"only the first {sent:,} of {len(values):,} records were sent: {error.problem}"
+                raise MachineError(problem, "fix the cause, then send only the other records") from None
             sent += len(part)
 
     def _json(self, path: str) -> Any:
@@ -95,7 +97,8 @@ class RemoteConnection(Connection):
         try:
             return pa.ipc.open_stream(self._ask(path, body, {"Accept": ARROW}, seconds)).read_all()
         except pa.ArrowInvalid:
-            raise MachineError(f"{self._url} does not answer as millrace serve does", "check the address") from None
+            problem = f"the response of {self._url} is not one of millrace serve"
+            raise MachineError(problem, "check the address") from None
 
     def _ask(self, path: str, body: bytes | None, headers: Mapping[str, str], seconds: float) -> bytes:
         """The body of an answer. The status of a refusal decides which error it is; its text is only passed on."""
@@ -114,10 +117,10 @@ class RemoteConnection(Connection):
     def _refused(self, status: int, reason: str, body: bytes) -> MillraceError:
         """The error that the server raised; if it sent none, one that names the status."""
         try:
-            told = json.loads(body)
-            error = rebuilt(Kind(told["kind"]), told["problem"], told["advice"])
+            content = json.loads(body)
+            error = rebuilt(Kind(content["kind"]), content["problem"], content["advice"])
         except (ValueError, KeyError, TypeError):
-            return MachineError(f"{self._url} answers {status} {reason}", "check the address, or ask again later")
+            return MachineError(f"{self._url} answered {status} {reason}", "check the address, or try again later")
         return ForgottenError(error.problem, error.advice or "") if status == _GONE else error
 
 

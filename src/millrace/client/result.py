@@ -1,4 +1,4 @@
-"""Rows that were read: an Arrow table that becomes pandas, polars or dicts."""
+"""The rows of a result: an Arrow table that converts to pandas, polars or dicts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import polars
 
 _SHOWN = 20
-"""How many rows are shown of a result."""
+"""The maximum number of rows that are shown of a result."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -21,7 +21,7 @@ class Result:
 
     table: pa.Table
     version: int | None = None
-    """The version of the store that the rows are of, to go on from with `changes`; None for a query."""
+    """The version of the store at which the rows were read, for `changes` to continue from; None for a query."""
 
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table."""
@@ -33,7 +33,7 @@ class Result:
         return frame
 
     def to_polars(self) -> "polars.DataFrame":
-        """The rows as a polars DataFrame; polars is to be installed apart."""
+        """The rows as a polars DataFrame; needs the package polars, which Millrace does not install."""
         try:
             import polars
         except ImportError:
@@ -59,10 +59,10 @@ class Result:
     def __repr__(self) -> str:
         lines = [[*self.columns], *([_text(value) for value in row.values()] for row in self._first())]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        said = [
+        cells = [
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
         ]
-        return "\n".join([*said, self._size()])
+        return "\n".join([*cells, self._size()])
 
     def _repr_html_(self) -> str:
         """The first rows as an HTML table, for notebooks."""

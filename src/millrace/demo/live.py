@@ -34,7 +34,7 @@ def seconds_of(text: str | None) -> float:
     except ValueError:
         seconds = math.nan
     if not seconds > 0:
-        raise PipelineError(f"DEMO_SECONDS is a number of seconds above 0, or inf, not {text!r}")
+        raise PipelineError(f"DEMO_SECONDS must be a number of seconds above 0, or inf, not {text!r}")
     return seconds
 
 
@@ -88,8 +88,8 @@ def _count(
         run.stop(patience=0)
         if told:
             return None
-        problem = f"there were no answers within {shown.elapsed:.0f} s"
-        raise MachineError(problem, "try again when the machine is less busy, or give it longer: DEMO_SECONDS=120")
+        problem = f"the pipeline produced no answers within {shown.elapsed:.0f} s"
+        raise MachineError(problem, "try again when the machine is less busy, or set a longer time: DEMO_SECONDS=120")
     shown.enter("last plays", "the time is over: counting the last plays, then comparing with a batch")
     deadline = time.monotonic() + _PATIENCE
     while _counted(store) < listeners.counting and time.monotonic() < deadline and not run.wait(0.1):

@@ -86,17 +86,17 @@ def show(console: Console) -> None:
     for figure in figures():
         query = figure.query
         how = "batch" if figure.play is _batch else f"{query.trigger}, {query.mode}"
-        said = [_written(panes, query.mode) for panes in figure.play(query) if panes]
+        sums = [_written(panes, query.mode) for panes in figure.play(query) if panes]
         answers.add_row(
             str(figure.number),
-            Text(f"{query.windowing}, {how}\n", style="dim") + Text(" | ").join(said),
+            Text(f"{query.windowing}, {how}\n", style="dim") + Text(" | ").join(sums),
             end_section=True,
         )
     console.print(arrivals, "", answers)
     console.print(
         "[dim]From Akidau and others, The Dataflow Model, VLDB 2015, section 2.4; computed by the reference engine. "
-        "A | stands between minutes, in figure 9 between elements.[/dim] [green]+[/green] is an answer, "
-        "[red]-[/red] takes one back, [yellow]late[/yellow] corrects an answer that was on time. "
+        "A | separates minutes, in figure 9 elements.[/dim] [green]+[/green] marks an answer, "
+        "[red]-[/red] a retraction, [yellow]late[/yellow] an answer that corrects an on-time one. "
         "The code is in src/millrace/demo/paper.py."
     )
 

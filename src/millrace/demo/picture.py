@@ -170,9 +170,9 @@ def _legend() -> Text:
 def _latest(tally: Tally) -> str:
     latest = tally.latest
     if tally.first is None:
-        return "Spark's first micro-batch takes the longest; answers come with its end."
+        return "The first micro-batch takes the longest; answers appear when it ends."
     if latest is None:
-        return f"Time goes by fast here, {SPEED // 60} minutes a second; some plays arrive hours late."
+        return f"Simulated time runs at {SPEED // 60} minutes a second; some plays arrive hours late."
     plays = latest.after - latest.before
     came = "a play" if plays == 1 else f"{plays} plays"
     return f"{latest.track} at {latest.hour} was {latest.before:,}, is {latest.after:,}: {came} arrived late."

@@ -51,7 +51,7 @@ def summary(tally: Tally, compared: Comparison | None, seconds: float, program: 
         text.append(f"Ended after {seconds:.0f} s; the first answers came after {tally.first:.0f} s.\n")
         text.append(f"{tally.rows:,} plays were counted in {tally.batches:,} micro-batches.\n")
         marks = ", ".join(f"{many:,} {mark}" for mark, many in tally.answers.items())
-        text.append(f"Answers: {marks}; {tally.corrections:,} were taken back and replaced.\n")
+        text.append(f"Answers: {marks}; {tally.corrections:,} were retracted and replaced.\n")
         if compared.is_same:
             text.append("The view equals a batch over the same log", style="green")
             text.append(f": {compared.rows:,} rows, none differs.\n")

@@ -93,10 +93,10 @@ class Tally:
         (began, before), (ended, after) = self.samples[0], self.samples[-1]
         return (after - before) / (ended - began) if ended > began else 0.0
 
-    def after(self, rows: int, watermark: int | None, said: pa.Table, chart: Chart, now: float) -> "Tally":
-        """The figures after one more micro-batch, which read `rows` rows and gave the answers `said`."""
+    def after(self, rows: int, watermark: int | None, panes: pa.Table, chart: Chart, now: float) -> "Tally":
+        """The figures after one more micro-batch, which read `rows` rows and produced these panes."""
         answers, corrections = dict(self.answers), self.corrections
-        for mark, diff in zip(said["timing"].to_pylist(), said["diff"].to_pylist(), strict=True):
+        for mark, diff in zip(panes["timing"].to_pylist(), panes["diff"].to_pylist(), strict=True):
             if diff > 0:
                 answers[Timing(mark)] += 1
             else:
@@ -112,17 +112,17 @@ class Tally:
             watermark=watermark,
             answers=answers,
             corrections=corrections,
-            latest=self.latest if held else late_correction(said, now) or self.latest,
-            first=now if self.first is None and len(said) else self.first,
+            latest=self.latest if held else late_correction(panes, now) or self.latest,
+            first=now if self.first is None and len(panes) else self.first,
             samples=(*(kept or self.samples[-1:]), (now, read)),
         )
 
 
-def late_correction(said: pa.Table, now: float) -> Correction | None:
+def late_correction(panes: pa.Table, now: float) -> Correction | None:
     """The late answer of a micro-batch that replaces another; of several, the one with the most plays."""
     before: dict[tuple[str, str], int] = {}
     late: dict[tuple[str, str], int] = {}
-    for row in said.to_pylist():
+    for row in panes.to_pylist():
         key = (row["track"], f"{row['window_start']:%H:%M}")
         if row["diff"] < 0:
             before[key] = row["plays"]

@@ -51,7 +51,7 @@ def slice_of(windowing: Windowing) -> str:
         case Global():
             return "CAST(0 AS BIGINT)"
         case Calendar() | CountWindow() | Custom():
-            raise NotInSqlError(f"{windowing} is not cut into slices by SQL")
+            raise NotInSqlError(f"{windowing} has no slices in SQL")
         case never:
             assert_never(never)
 
@@ -66,7 +66,7 @@ def partials_of(computed: Computed) -> list[str]:
         if isinstance(computed.aggregate, kind):
             return write(computed)
     if isinstance(computed.aggregate, _BY_VALUE):
-        raise NotInSqlError(f"{computed.aggregate} is computed value by value")
+        raise NotInSqlError(f"{computed.aggregate} has no partials in SQL")
     raise TypeError(f"{type(computed.aggregate).__name__} has no SQL; add it to edge.partials")
 
 
@@ -80,7 +80,7 @@ def _counted(computed: Computed) -> list[str]:
 def _summed(computed: Computed) -> list[str]:
     (argument,) = computed.arguments
     if not is_integer(argument.type) and argument.type not in ("DOUBLE", "FLOAT"):
-        raise NotInSqlError(f"sums of {argument.type} are exact in Arrow only")
+        raise NotInSqlError(f"SQL does not sum {argument.type} exactly")
     kind = "HUGEINT" if is_integer(argument.type) else "DOUBLE"
     value = to_duckdb(argument)
     return [f"CAST(coalesce(sum({value}), 0) AS {kind})", f"count({value})"]

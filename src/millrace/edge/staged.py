@@ -88,7 +88,7 @@ class Stages:
             case Union() as union:
                 return self._union(union, source)
             case Dedup():
-                raise CannotFuseError("dedup needs to remember rows")
+                raise CannotFuseError("dedup() needs state")
             case (Where() | Select() | WithColumns() | Join() | EventTime()) as step:
                 above = self._stream(step.parent, source)
                 return None if above is None else self._step(step, above)

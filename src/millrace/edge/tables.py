@@ -47,9 +47,12 @@ def _empty(table: Table) -> pa.Table:
 def _in_file(table: Table, path: Path, place: Place | None) -> pa.Table:
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
-        raise refuse(f"table {table.name!r}: {path} is none of {', '.join(_SUFFIXES)}", place)
+        advice = f"use a file that ends with one of {', '.join(_SUFFIXES)}"
+        raise refuse(f"table {table.name!r}: {path} has an unknown file format", place, advice)
     if not path.is_file():
-        raise NotFoundError(f"table {table.name!r}: there is no file {path}", "check its path=", place or caller())
+        raise NotFoundError(
+            f"table {table.name!r}: there is no file {path}", "check path= of the table", place or caller()
+        )
     read = {".csv": _csv, ".parquet": _parquet}.get(suffix, _json)
     try:
         return read(table, path)
@@ -111,7 +114,7 @@ def _json(table: Table, path: Path) -> pa.Table:
     except OSError as error:
         raise unreadable(path, error) from None
     except (ValueError, RecursionError) as error:
-        raise PipelineError(f"{path} does not hold JSON: {error}") from None
+        raise PipelineError(f"{path} is not valid JSON: {error}") from None
     rows, misfits = JsonDecoder(table.schema).decode(pa.array(texts, pa.string()))
     if misfits:
         raise PipelineError(f"{path}: row {misfits[0].row + 1}: {misfits[0].reason}")
@@ -133,7 +136,7 @@ def _values(text: str) -> Iterator[str]:
         at = _SPACES.match(text, at).end()  # type: ignore[union-attr]
         if in_array and at < end:
             if text[at] != "," or _SPACES.match(text, at + 1).end() >= end:  # type: ignore[union-attr]
-                raise ValueError(f"something else than a comma and a value follows at character {at}")
+                raise ValueError(f"a comma and a value are expected at character {at}")
             at += 1
 
 
@@ -142,5 +145,5 @@ def _named(table: Table, path: Path, held: pa.Table) -> dict[str, str]:
     known = {name.lower(): name for name in held.column_names}
     for column in table.schema:
         if column.name.lower() not in known:
-            raise PipelineError(f"{path} has no column {column.name!r}; it has {', '.join(held.column_names)}")
+            raise PipelineError(f"{path} has no column {column.name!r} (columns: {', '.join(held.column_names)})")
     return {column.name: known[column.name.lower()] for column in table.schema}

@@ -36,9 +36,9 @@ def read_csv(path: str, file: BinaryIO) -> Iterator[pa.RecordBatch]:
     except pa.ArrowInvalid as error:
         if before is not None:
             yield before
-        raise PipelineError(f"{path}: {_where(str(error))}", "mend it") from None
+        raise PipelineError(f"{path}: {_where(str(error))}", "correct the file") from None
     if quotes.count % 2:  # the unclosed quote swallowed the end of the last batch
-        raise PipelineError(f"{path}: a quote is opened and never closed", "mend it")
+        raise PipelineError(f"{path}: a quote is opened and never closed", "correct the file")
     if before is not None:
         yield before
 
@@ -47,11 +47,11 @@ def _names(path: str, header: bytes, between: str) -> list[str]:
     try:
         names = next(csv.reader([header.decode("utf-8-sig")], delimiter=between, strict=True), [])
     except (csv.Error, UnicodeDecodeError) as error:
-        raise PipelineError(f"{path}: its first row does not name columns: {error}") from None
+        raise PipelineError(f"{path}: the first row must name the columns: {error}") from None
     twice = [name for name in names if names.count(name) > 1]
     if not names or twice:
-        what = f"names {twice[0]!r} twice" if twice else "is empty, but names the columns"
-        raise PipelineError(f"{path}: its first row {what}")
+        problem = f"the first row names column {twice[0]!r} twice" if twice else "the first row names no columns"
+        raise PipelineError(f"{path}: {problem}")
     return names
 
 
@@ -73,8 +73,8 @@ def _rows(file: "_Quotes", names: list[str], between: str) -> Iterator[pa.Record
 
 def _where(error: str) -> str:
     """Arrow's error message, with row numbers that count the header."""
-    said = error.removeprefix("CSV parse error: ")
-    return re.sub(r"Row #(\d+)", lambda found: f"row {int(found[1]) + 1}", said)
+    message = error.removeprefix("CSV parse error: ")
+    return re.sub(r"Row #(\d+)", lambda number: f"row {int(number[1]) + 1}", message)
 
 
 class _Quotes(io.RawIOBase):

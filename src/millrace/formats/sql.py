@@ -31,10 +31,10 @@ class CannotFuseError(Exception):
 def to_duckdb(expression: Expression) -> str:
     """The expression in DuckDB's SQL. Raises CannotFuseError if DuckDB and Spark may differ on it."""
     if expression.node is None:
-        raise CannotFuseError(expression.unresolved or f"{expression.sql} is known to Spark only")
+        raise CannotFuseError(expression.unresolved or f"{expression.sql} runs only in Spark")
     written = write(expression.node)
     if len(written) > _LONGEST:
-        raise CannotFuseError(f"{expression.sql[:40]}... is too long")
+        raise CannotFuseError(f"the SQL of {expression.sql[:40]}... is too long")
     return written
 
 
@@ -71,7 +71,7 @@ def write(node: Node) -> str:
             entry = _CALLS.get(name)
             if entry is None or not all(map(entry[0], [each.type for each in arguments])):
                 types = ", ".join(each.type for each in arguments)
-                raise CannotFuseError(f"{name} of {types} is not known to mean the same in DuckDB")
+                raise CannotFuseError(f"{name} of {types} may differ between DuckDB and Spark")
             return entry[1](node)
     assert_never(node)
 
@@ -84,7 +84,7 @@ def _folded(node: Node) -> Literal:
     try:
         return Literal(value_of(node, {}), node.type)
     except NoValueError as error:
-        raise CannotFuseError(f"it has a constant that has no value: {error}") from None
+        raise CannotFuseError(f"a constant part has no value: {error}") from None
 
 
 def _literal(node: Literal) -> str:
@@ -95,7 +95,7 @@ def _literal(node: Literal) -> str:
         return "TRUE" if value else "FALSE"
     if type == "STRING":
         if "\0" in value or not _is_utf8(value):
-            raise CannotFuseError(f"{value!r} has a sign in it that DuckDB does not take")
+            raise CannotFuseError(f"{value!r} contains a character that DuckDB does not accept")
         return "'" + str(value).replace("'", "''") + "'"
     text = f"{value:f}" if is_decimal(type) else repr(value) if is_float(type) else str(value)
     return f"CAST('{text}' AS {duckdb_type(type)})"
@@ -112,7 +112,7 @@ def _is_utf8(text: str) -> bool:
 def _cast(node: Cast) -> str:
     source, target, inside = node.child.type, node.type, write(node.child)
     if not any(of(source) and to(target) for of, to in _CASTS):
-        raise CannotFuseError(f"a cast from {source} to {target} is not known to mean the same in DuckDB")
+        raise CannotFuseError(f"a cast from {source} to {target} may differ between DuckDB and Spark")
     if is_float(source) and is_integer(target):
         inside = f"trunc({inside})"  # DuckDB would round
     function = "TRY_CAST" if node.safe else "CAST"
@@ -124,7 +124,7 @@ def _cast(node: Cast) -> str:
         precision, scale = decimal_of(source)
         if precision == scale:  # DuckDB would write .5
             if precision == 38:
-                raise CannotFuseError(f"a cast from {source} to STRING is left to Spark")
+                raise CannotFuseError(f"a cast from {source} to STRING runs only in Spark")
             inside = f"CAST({inside} AS DECIMAL({precision + 1}, {scale}))"
     return f"{function}({inside} AS {duckdb_type(target)})"
 
@@ -232,7 +232,7 @@ def _computed(sign: str) -> Callable[[Call], str]:
             (p1, s1), (p2, s2) = decimal_of(left.type), decimal_of(right.type)
             wanted = (p1 + p2 + 1, s1 + s2) if sign == "*" else (max(p1 - s1, p2 - s2) + max(s1, s2) + 1, max(s1, s2))
             if (precision, scale) != wanted:
-                raise CannotFuseError(f"{left.type} {sign} {right.type} is rounded, which is left to Spark")
+                raise CannotFuseError(f"{left.type} {sign} {right.type} is rounded, which only Spark supports")
             if sign == "*" and max(p1, p2) <= _DIGITS < p1 + p2:
                 sides[0] = f"CAST({sides[0]} AS DECIMAL({_DIGITS + 1}, {s1}))"  # otherwise DuckDB stays within 64 bits
             if sign != "*":
@@ -281,7 +281,7 @@ def _whole(function: str) -> Callable[[Call], str]:
 def _trimmed(node: Call) -> str:
     text, signs = node.arguments
     if not isinstance(signs, Literal) or not str(signs.value).isascii() or not signs.value:
-        raise CannotFuseError(f"{node.name}() of other signs than ASCII is left to Spark")
+        raise CannotFuseError(f"{node.name}() of characters other than ASCII runs only in Spark")
     return f"{node.name}({write(text)}, {write(signs)})"
 
 
@@ -289,17 +289,17 @@ def _substring(node: Call) -> str:
     text, start, length = node.arguments
     if not isinstance(start, Literal) or not isinstance(length, Literal) or not start.value or length.value is None:
         raise CannotFuseError(
-            "substring() is fused for a start and a length that are written as numbers, but not from 0"
+            "substring() runs only in Spark unless its start and length are number literals and the start is not 0"
         )
     if length.value < 0:
-        raise CannotFuseError("substring() of a length below 0 is left to Spark")
+        raise CannotFuseError("substring() with a negative length runs only in Spark")
     return f"substring({write(text)}, {start.value}, {length.value})"
 
 
 def _like(node: Call) -> str:
     text, pattern = node.arguments
     if not isinstance(pattern, Literal) or "\\" in pattern.value:
-        raise CannotFuseError("LIKE is fused for a pattern that is written as text without backslashes")
+        raise CannotFuseError("LIKE runs only in Spark unless its pattern is a text literal without backslashes")
     return f"({write(text)} LIKE {write(pattern)})"
 
 

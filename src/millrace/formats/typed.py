@@ -51,7 +51,8 @@ def value_of(column: Column, text: str) -> str:
         return f"CASE WHEN regexp_full_match({text}, '{_DAY}') AND {text} >= '0001' THEN try_cast({text} AS DATE) END"
     if column.type == "STRING":
         return text
-    raise refuse(f"column {column.name!r} of type {column.type} is not decoded from JSON; read it as STRING")
+    problem = f"column {column.name!r} of type {column.type} cannot be decoded from JSON"
+    raise refuse(problem, advice="declare it as STRING")
 
 
 def is_none(column: Column, value: str, text: str) -> str:

@@ -62,8 +62,8 @@ def as_type(column: pa.ChunkedArray, type: str, what: str) -> pa.ChunkedArray:
     """A column as an SQL type. Raises PipelineError, with `what` as the subject, if it is not one."""
     how, kind = accepted(column.type, type), arrow_type(type)
     if how is None:
-        raise PipelineError(f"{what} is {column.type}, which is not read as {type}")
+        raise PipelineError(f"{what} is {column.type}, which cannot be read as {type}")
     try:
         return column if kind is None else column.cast(kind)
     except pa.ArrowInvalid as error:
-        raise PipelineError(f"{what} is {column.type}, and holds what is no {type}: {error}") from None
+        raise PipelineError(f"{what} is {column.type}, and one of its values is not {type}: {error}") from None

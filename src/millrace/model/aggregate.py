@@ -439,7 +439,8 @@ def count(column: str | None = None) -> Count:
     """The number of rows, or of rows with a value in `column`."""
     if isinstance(column, int):
         raise refuse(
-            f"count() counts rows or the values of a column; for windows of {column} elements, window.count({column})"
+            f"count() takes the name of a column, or nothing to count rows, not {column}",
+            advice=f"use window.count({column}) for windows of {column} elements",
         )
     return Count(None if column in (None, "*") else _expression(column, "count"))
 

@@ -44,4 +44,4 @@ def _convert(type: exp.DataType) -> pa.DataType:
         return pa.map_(*map(_convert, type.expressions))
     if type.this == exp.DataType.Type.STRUCT:
         return pa.struct([pa.field(each.name, _convert(each.kind)) for each in type.expressions])
-    raise refuse(f"columns of type {name} cannot be computed with")
+    raise refuse(f"Millrace cannot compute with columns of type {name}")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from millrace.model.coercion import UnresolvedError, call, cast, check_grouped, said
+from millrace.model.coercion import UnresolvedError, as_sql, call, cast, check_grouped
 from millrace.model.schema import DIALECT
 from millrace.model.typed import Call, Literal, Node, is_fallible
 from millrace.model.types import decimal_of, is_decimal, is_integer, is_number
@@ -21,7 +21,7 @@ Reading = Callable[["Resolver", Any], Node]
 def signed(name: str, node: Node, tree: exp.Expr) -> Node:
     """`abs` or `neg` of a number; the result has the type of the number."""
     if not is_number(node.type) or (is_decimal(node.type) and decimal_of(node.type)[0] > 18):
-        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
     return Call(name, (node,), node.type)
 
 
@@ -40,7 +40,7 @@ def whole(name: str) -> Reading:
         if node.type == "FLOAT":
             node = cast(node, "DOUBLE")
         if node.type not in ("DOUBLE", "BIGINT"):
-            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+            raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
         return Call(name, (node,), "BIGINT")
 
     return read
@@ -51,7 +51,7 @@ def rounded(resolver: "Resolver", tree: exp.Round) -> Node:
     node, given = resolver.node(tree.this), tree.args.get("decimals")
     digits = Literal(0, "INT") if given is None else resolver.node(given)
     if node.type != "DOUBLE" or not isinstance(digits, Literal) or digits.value not in range(-30, 31):
-        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
     return Call("round", (node, digits), "DOUBLE")
 
 
@@ -63,14 +63,14 @@ def _text(node: Node, tree: exp.Expr) -> Node:
     if node.type == "STRING":
         return node
     if not is_integer(node.type) and node.type not in ("BOOLEAN", "DATE") and not is_decimal(node.type):
-        raise UnresolvedError(f"{said(tree)} takes {node.type} as text, which only Spark does")
+        raise UnresolvedError(f"{as_sql(tree)} uses {node.type} as text, which only Spark supports")
     return cast(node, "STRING")
 
 
 def concatenated(resolver: "Resolver", tree: exp.Concat | exp.DPipe) -> Node:
     """`concat(...)` and `||`."""
     if tree.args.get("coalesce"):
-        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
     if isinstance(tree, exp.DPipe):
         parts: Sequence[exp.Expr] = [tree.this, tree.expression]
         for part in parts:
@@ -79,7 +79,7 @@ def concatenated(resolver: "Resolver", tree: exp.Concat | exp.DPipe) -> Node:
         parts = tree.expressions
     nodes = [_text(node, tree) for node in resolver.nodes(parts)]
     if any(map(is_fallible, nodes)) or any(isinstance(node, Literal) and node.value is None for node in nodes):
-        raise UnresolvedError(f"{said(tree)} may have no value, which Spark looks at in its own way")
+        raise UnresolvedError(f"{as_sql(tree)} may have no value, and Spark may skip it")
     return Call("concat", tuple(nodes), "STRING")
 
 
@@ -94,7 +94,7 @@ def two_texts(name: str) -> Reading:
     def read(resolver: "Resolver", tree: exp.Expr) -> Node:
         left, right = (resolver.node(side) for side in (tree.this, tree.expression))
         if (left.type, right.type) != ("STRING", "STRING"):
-            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+            raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
         return call(name, (left, right), "BOOLEAN", tree)
 
     return read
@@ -107,7 +107,7 @@ def trimmed(resolver: "Resolver", tree: exp.Trim) -> Node:
     text = resolver.node(tree.this)
     signs = Literal(" ", "STRING") if tree.expression is None else resolver.node(tree.expression)
     if name is None or text.type != "STRING" or not isinstance(signs, Literal) or signs.type != "STRING":
-        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
     return Call(name, (text, signs), "STRING")
 
 
@@ -117,10 +117,10 @@ def substring(resolver: "Resolver", tree: exp.Substring) -> Node:
     given = tree.args.get("length")
     length = Literal(2**31 - 1, "INT") if given is None else resolver.node(given)
     if not is_integer(start.type) or not is_integer(length.type):
-        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
     made = (text, cast(start, "INT"), cast(length, "INT"))
     if any(map(is_fallible, made)):
-        raise UnresolvedError(f"{said(tree)} may have no value, which Spark looks at in its own way")
+        raise UnresolvedError(f"{as_sql(tree)} may have no value, and Spark may skip it")
     return Call("substring", made, "STRING")
 
 
@@ -130,10 +130,10 @@ def like(resolver: "Resolver", tree: exp.Like) -> Node:
         check_grouped(tree, side)
     text, pattern = resolver.node(tree.this), resolver.node(tree.expression)
     if (text.type, pattern.type) != ("STRING", "STRING") or not isinstance(pattern, Literal) or pattern.value is None:
-        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
     escaped = str(pattern.value).replace("\\\\", "").replace("\\%", "").replace("\\_", "")
     if "\\" in escaped:
-        raise UnresolvedError(f"{said(tree)} has a backslash before another sign, which Spark refuses")
+        raise UnresolvedError(f"{as_sql(tree)} has a backslash before an ordinary character, which Spark refuses")
     found = Call("like", (text, pattern), "BOOLEAN")
     return Call("not", (found,), "BOOLEAN") if tree.args.get("negate") else found
 
@@ -143,7 +143,7 @@ def indexed(resolver: "Resolver", tree: exp.Bracket) -> Node:
     node, (key,) = resolver.node(tree.this), resolver.nodes(tree.expressions)
     kind = exp.DataType.build(node.type, dialect=DIALECT)
     if kind.this != exp.DataType.Type.ARRAY or not is_integer(key.type) or is_fallible(key):
-        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
     return Call("index", (node, cast(key, "INT") if key.type != "BIGINT" else key), kind.expressions[0].sql(DIALECT))
 
 
@@ -155,7 +155,7 @@ def truncated(resolver: "Resolver", tree: exp.TimestampTrunc) -> Node:
     unit = tree.args["unit"].name.upper()
     at = resolver.node(tree.this)
     if unit not in TRUNCATIONS or at.type not in ("TIMESTAMP", "DATE"):
-        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
     return Call("date_trunc", (Literal(unit, "STRING"), cast(at, "TIMESTAMP")), "TIMESTAMP")
 
 
@@ -166,7 +166,7 @@ def to_date(resolver: "Resolver", tree: exp.Expr) -> Node:
     """`to_date(x)`, and the argument of functions of a date."""
     node = resolver.node(tree.this)
     if node.type not in ("DATE", "TIMESTAMP", "STRING"):
-        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
     return cast(node, "DATE")
 
 
@@ -176,7 +176,7 @@ def date_part(name: str) -> Reading:
     def read(resolver: "Resolver", tree: exp.Expr) -> Node:
         node = resolver.node(tree.this)
         if node.type not in ("DATE", "TIMESTAMP"):
-            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+            raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
         return Call(name, (cast(node, "DATE"),), "INT")
 
     return read
@@ -188,7 +188,7 @@ def of_time(name: str, type: str) -> Reading:
     def read(resolver: "Resolver", tree: exp.Expr) -> Node:
         node = resolver.node(tree.this)
         if node.type != "TIMESTAMP":
-            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+            raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
         return Call(name, (node,), type)
 
     return read
@@ -206,4 +206,4 @@ def named(resolver: "Resolver", tree: exp.Anonymous) -> Node:
             return Call(name, (cast(node, "BIGINT"),), "TIMESTAMP")
         if name == "weekday" and node.type in ("DATE", "TIMESTAMP"):
             return Call(name, (cast(node, "DATE"),), "INT")
-    raise UnresolvedError(f"{said(tree)} is known to Spark only")
+    raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")

@@ -31,7 +31,7 @@ class UnresolvedError(Exception):
     """The reason why only Spark can resolve an expression."""
 
 
-def said(tree: exp.Expr) -> str:
+def as_sql(tree: exp.Expr) -> str:
     """A part of an expression as SQL text, for a message."""
     return tree.sql(DIALECT)
 
@@ -41,9 +41,9 @@ def cast(node: Node, type: str, safe: bool = False) -> Node:
     if node.type == type:
         return node
     if safe and type == "TIMESTAMP" and is_integer(node.type):
-        raise UnresolvedError("a time beyond the year 9999 is known to Spark only")
+        raise UnresolvedError("a time beyond the year 9999 runs only in Spark")
     if (node.type, type) not in _CASTS and _kind(node.type, type) not in _CASTS:
-        raise UnresolvedError(f"a cast from {node.type} to {type} is known to Spark only")
+        raise UnresolvedError(f"a cast from {node.type} to {type} runs only in Spark")
     if isinstance(node, Literal):
         if node.type == "STRING" and type in ("DATE", "TIMESTAMP"):
             _check_moment(node.value)
@@ -51,7 +51,7 @@ def cast(node: Node, type: str, safe: bool = False) -> Node:
             return Literal(cast_value(node.value, node.type, type), type)
         except NoValueError:
             if node.type == "STRING" and type in ("DATE", "TIMESTAMP") and _LIKE_A_TIME.match(node.value):
-                raise UnresolvedError(f"{node.value!r} as {type} is known to Spark only") from None
+                raise UnresolvedError(f"only Spark reads {node.value!r} as {type}") from None
             if safe:
                 return Literal(None, type)
     return Cast(node, type, safe)
@@ -65,9 +65,9 @@ def _check_moment(text: str | None) -> None:
     """Refuse Spark's words for moments such as `now`, whose value differs in every run; leave `epoch` to Spark."""
     word = (text or "").strip().lower().partition(" ")[0]
     if word in ("now", "today", "tomorrow", "yesterday"):
-        raise refuse(f"{text!r} is different on every replay; use the event's own time")
+        raise refuse(f"{text!r} is different on every replay", advice="use the event time instead")
     if word == "epoch":
-        raise UnresolvedError(f"{text!r} as a time is known to Spark only")
+        raise UnresolvedError(f"only Spark reads {text!r} as a time")
 
 
 def _kind(source: str, target: str) -> tuple[str, str]:
@@ -97,7 +97,7 @@ def balanced(left: Node, right: Node, tree: exp.Expr) -> tuple[Node, Node]:
     if "STRING" in (left.type, right.type):
         common = beside_text(right.type if left.type == "STRING" else left.type)
         if common is None:
-            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+            raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
         return _read_text(left, common, tree), _read_text(right, common, tree)
     if is_decimal(left.type) or is_decimal(right.type):
         left, right = _beside_decimal(left, right.type), _beside_decimal(right, left.type)
@@ -105,7 +105,7 @@ def balanced(left: Node, right: Node, tree: exp.Expr) -> tuple[Node, Node]:
             return left, right
     common = tightest(left.type, right.type)
     if common is None:
-        raise UnresolvedError(f"{said(tree)} brings {left.type} and {right.type} together as only Spark knows")
+        raise UnresolvedError(f"{as_sql(tree)} combines {left.type} and {right.type}, which only Spark supports")
     return cast(left, common), cast(right, common)
 
 
@@ -113,7 +113,7 @@ def _read_text(node: Node, type: str, tree: exp.Expr) -> Node:
     """Cast text to the type of the other operand; refuse a literal that is not of that type."""
     made = cast(node, type)
     if isinstance(node, Literal) and not isinstance(made, Literal):
-        raise refuse(f"{said(tree)!r} compares {type} with {node.value!r}, which is not one")
+        raise refuse(f"{as_sql(tree)!r} compares {type} with {node.value!r}, which is not {type}")
     return made
 
 
@@ -123,7 +123,7 @@ def _beside_decimal(node: Node, other: str) -> Node:
         return cast(node, "DOUBLE") if is_float(other) else node
     if is_integer(node.type):
         if isinstance(node, Cast) and isinstance(node.child, Literal) and node.type != "TINYINT":
-            raise UnresolvedError(f"{node.child.value} as {node.type} beside a decimal is known to Spark only")
+            raise UnresolvedError(f"only Spark combines {node.child.value} as {node.type} with a decimal")
         digits = len(str(abs(node.value))) if isinstance(node, Literal) and node.value is not None else None
         return cast(node, decimal(*decimal_of(node.type)) if digits is None else decimal(digits, 0))
     return cast(node, other) if node.type == "VOID" else node
@@ -133,7 +133,7 @@ def as_one(nodes: Sequence[Node], tree: exp.Expr) -> tuple[list[Node], str]:
     """The branches of a CASE, arguments of COALESCE and the like, cast to their common type."""
     common = widest(node.type for node in nodes)
     if common is None or common == "VOID":
-        raise UnresolvedError(f"the type of {said(tree)} is known to Spark only")
+        raise UnresolvedError(f"only Spark knows the type of {as_sql(tree)}")
     return [cast(node, common) for node in nodes], common
 
 
@@ -141,7 +141,7 @@ def call(name: str, arguments: tuple[Node, ...], type: str, tree: exp.Expr) -> N
     """A call. Raises UnresolvedError if Spark's optimizer may skip an argument that has no value."""
     failing = any(is_fallible(each) and not is_constant(each) for each in arguments)
     if failing and (any(map(_is_null, arguments)) or (name == "same" and len(set(arguments)) == 1)):
-        raise UnresolvedError(f"{said(tree)} has a NULL in it, for which Spark leaves the rest out")
+        raise UnresolvedError(f"{as_sql(tree)} contains NULL, and Spark may skip its other arguments")
     return Call(name, arguments, type)
 
 
@@ -165,4 +165,4 @@ def check_grouped(tree: exp.Expr, side: exp.Expr) -> None:
     loose = isinstance(side, exp.Predicate | exp.Connector | exp.Not) and not isinstance(side, exp.Paren)
     pipes = isinstance(tree, exp.DPipe) and isinstance(side, exp.Add | exp.Sub)
     if (loose and not isinstance(tree, exp.Connector)) or pipes:
-        raise UnresolvedError(f"{said(tree)} is grouped as only Spark knows; put parentheses around {said(side)}")
+        raise UnresolvedError(f"only Spark knows how {as_sql(tree)} is grouped; put parentheses around {as_sql(side)}")

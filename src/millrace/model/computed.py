@@ -217,7 +217,7 @@ def _like(text: str, pattern: str) -> bool:
 
 def _at(values: list[Any], place: int) -> Any:
     if not 0 <= place < len(values):
-        raise NoValueError(f"index {place} is outside of an array of {len(values)}")
+        raise NoValueError(f"index {place} is outside an array of {len(values)} elements")
     return values[place]
 
 

@@ -96,5 +96,5 @@ class CustomSink(ABC):
     def replace(self, rows: pa.Table) -> None:
         """Replace all stored rows with the rows of a batch; only `run(mode="batch")` calls it."""
         raise PipelineError(
-            f"{type(self).__name__} has no replace(), which a batch needs", "define it, or run a stream"
+            f"{type(self).__name__} has no replace(), which a batch needs", "define replace(), or run a stream"
         )

@@ -36,6 +36,7 @@ _WORDS = {
 _PART = re.compile(r"(\d+(?:\.\d+)?)([a-z]+)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_EXAMPLES = "write it like '500ms', '10s', '2m', '1h' or '1d'"
 
 Duration: TypeAlias = str | timedelta
 """A duration as users write it: `"500ms"`, `"10s"`, `"1h30m"`, or a timedelta."""
@@ -55,14 +56,14 @@ def parse_duration(value: Duration, what: str = "duration") -> int:
             raise refuse(f"{what} must not be negative, but is {value}")
         return min(value // _MICROSECOND, _LONGEST)
     if not isinstance(value, str):
-        raise refuse(f"{what} {value!r} has no unit; write it like '500ms', '10s', '2m', '1h' or '1d'")
+        raise refuse(f"{what} {value!r} has no unit", advice=_EXAMPLES)
     text = value.replace(" ", "")
     parts = [(number, _WORDS.get(unit.removesuffix("s"), unit)) for number, unit in _PART.findall(text)]
     if not parts or _PART.sub("", text) or any(unit not in _UNITS for _, unit in parts):
-        raise refuse(f"{what} {value!r} does not parse; write it like '500ms', '10s', '2m', '1h' or '1d'")
+        raise refuse(f"{what} {value!r} does not parse", advice=_EXAMPLES)
     length = sum(Decimal(number) * _UNITS[unit] for number, unit in parts)
     if length > _LONGEST:
-        raise refuse(f"{what} {value!r:.40} is too long; 10 000 years is the most")
+        raise refuse(f"{what} {value!r:.40} is longer than the maximum of 10,000 years")
     return round(length)
 
 
@@ -70,7 +71,7 @@ def parse_positive(value: Duration, what: str) -> int:
     """Read a duration that must be longer than 0."""
     length = parse_duration(value, what)
     if length <= 0:
-        raise refuse(f"{what} must be longer than 0, not {value!r}")
+        raise refuse(f"{what} must be longer than 0, but is {value!r}")
     return length
 
 
@@ -93,7 +94,7 @@ def to_instant(value: object) -> int:
     if isinstance(value, datetime):
         aware = value if value.tzinfo else value.replace(tzinfo=UTC)
         return (aware - _EPOCH) // _MICROSECOND
-    raise refuse(f"{value!r:.60} is not a timestamp, which is a datetime")
+    raise refuse(f"a timestamp must be a datetime, not {value!r:.60}")
 
 
 def to_micros(value: Moment) -> int:

@@ -21,7 +21,7 @@ class Place:
         return f"{Path(self.file).name}:{self.line}"
 
 
-NOTHING_LOST = "nothing was lost: mend that, and run again"
+NOTHING_LOST = "nothing was lost: fix the cause, then run again"
 """The advice after a write that failed as a whole."""
 
 AGAIN = "compute it again from the log: millrace replay FILE"
@@ -157,30 +157,48 @@ def at_place(place: Place) -> Iterator[None]:
         raise type(error)(error.problem, error.advice, place) from None
 
 
+def refuse_unknown(
+    what: str, name: object, known: Iterable[str], place: Place | None = None, *, listed: bool = True
+) -> PipelineError:
+    """The error for an unknown name in the user's code, with the user's file and line.
+
+    It lists the known names if `listed`, and suggests the one that was probably meant.
+    """
+    return PipelineError(*_unknown(what, name, known, listed), place or caller())
+
+
+def unknown_option(what: str, name: object, known: Iterable[str]) -> PipelineError:
+    """The error for an unknown name in a command or a request, which has no line of the user's code."""
+    return PipelineError(*_unknown(what, name, known))
+
+
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """The message for an unknown name, with the known names and the one that was probably meant."""
+    return PipelineError(*_unknown(what, name, known)).message
+
+
+def _unknown(what: str, name: object, known: Iterable[str], listed: bool = True) -> tuple[str, str | None]:
+    """The problem and the advice for an unknown name."""
     names = [str(each) for each in known]
     meant = _closest(name, names)
-    guess = "" if meant is None else f"; did you mean {meant!r}?"
-    return f"unknown {what} {str(name)!r}{guess} (known: {', '.join(names) or 'none'})"
+    problem, names_known = f"unknown {what} {str(name)!r}", f" (known: {', '.join(names) or 'none'})" if listed else ""
+    if meant is None:
+        return f"{problem}{names_known}", None
+    return problem, f"did you mean {meant!r}?{names_known}"
 
 
 def not_found(what: str, name: object, known: Iterable[str], advice: str) -> NotFoundError:
     """The error for an unknown name; the advice starts with the name that was probably meant."""
-    names = [str(each) for each in known]
-    meant = _closest(name, names)
-    listed = f"(known: {', '.join(names) or 'none'})"
-    if meant is None:
-        return NotFoundError(f"unknown {what} {str(name)!r} {listed}", advice)
-    return NotFoundError(f"unknown {what} {str(name)!r}", f"did you mean {meant!r}? {listed}; {advice}")
+    problem, guess = _unknown(what, name, known)
+    return NotFoundError(problem, advice if guess is None else f"{guess}; {advice}")
 
 
-def unreadable(path: object, error: Exception, advice: str = "move it away, or put it right") -> MillraceError:
+def unreadable(path: object, error: Exception, advice: str = "repair the file, or move it away") -> MillraceError:
     """The error for an unreadable file: it is missing, the system refuses to read it, or its content is damaged."""
     if isinstance(error, FileNotFoundError):
         return NotFoundError(f"there is no file {path}", "check the path")
     if isinstance(error, OSError) and error.errno is not None:
-        return MachineError(f"{path} cannot be read: {error.strerror}", "mend that, and try again")
+        return MachineError(f"{path} cannot be read: {error.strerror}", "fix the cause, then try again")
     return CorruptError(f"{path} cannot be read: {error}", advice)
 
 
@@ -193,6 +211,6 @@ def _closest(name: object, names: Iterable[str]) -> str | None:
 def shown(value: object) -> str:
     """A value in a message: only its type if it is long, and a hint if a call was forgotten."""
     if isinstance(value, type) or callable(value):
-        return f"{getattr(value, '__name__', 'a function')}; did you forget the ()?"
+        return f"{getattr(value, '__name__', 'a function')} (did you forget the parentheses?)"
     text = repr(value)
     return text if len(text) <= 60 else f"a {type(value).__name__}"

@@ -27,10 +27,10 @@ def evaluate(expression: Expression, row: Row) -> Any:
 
 def no_value(sql: str) -> str:
     """The reason of a dead letter whose row has no value for an expression; every engine uses the same text."""
-    return f"{sql}: division by zero, overflow or a cast that fails; it has no value"
+    return f"{sql} has no value: division by zero, overflow or a failed cast"
 
 
 def check_known(expression: Expression) -> None:
     """Refuse an expression that only Spark can evaluate."""
     if expression.node is None:
-        raise refuse(f"the reference engine does not evaluate {expression.sql!r}: {expression.unresolved}")
+        raise refuse(f"the reference engine cannot evaluate {expression.sql!r}: {expression.unresolved}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from millrace.model.pipeline import Pipeline
 
 
-_FINISHES = "; once it has finished, what still comes for its window is dropped"
+_FINISHES = "; after it finishes, later elements of its window are dropped"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,22 +11,22 @@ from sqlglot import exp
 
 from millrace.model.coercion import UnresolvedError
 from millrace.model.computed import value_of
-from millrace.model.errors import NoValueError, refuse, shown, unknown
+from millrace.model.errors import NoValueError, refuse, refuse_unknown, shown
 from millrace.model.functions import SPARK_FUNCTIONS
 from millrace.model.reading import has_plus_sign, read_expression
 from millrace.model.resolve import resolve
 from millrace.model.schema import DIALECT, UNKNOWN, Column, Schema
 from millrace.model.typed import Call, Case, Node, children, is_constant
 
-_REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
-    (exp.AggFunc, "aggregates over rows; put it into .aggregate(...)"),
-    (exp.Window, "looks at other rows; a row expression sees one row"),
-    (exp.Query, "is a query; join a table instead"),
-    (exp.Star, "stands for all columns; name the ones you want"),
-    (exp.Rand, "is different on every replay; answers must not be"),
-    (exp.Uuid, "is different on every replay; answers must not be"),
-    (exp.CurrentTimestamp, "is different on every replay; use the event's own time"),
-    (exp.CurrentDate, "is different on every replay; use the event's own time"),
+_REFUSED: tuple[tuple[type[exp.Expr], str, str], ...] = (
+    (exp.AggFunc, "aggregates rows", "pass it to .aggregate(...)"),
+    (exp.Window, "reads other rows", "use only columns of the same row"),
+    (exp.Query, "is a query", "join a table instead"),
+    (exp.Star, "stands for all columns", "name the columns that you need"),
+    (exp.Rand, "is different on every replay", "compute it in the producer"),
+    (exp.Uuid, "is different on every replay", "compute it in the producer"),
+    (exp.CurrentTimestamp, "is different on every replay", "use the event time instead"),
+    (exp.CurrentDate, "is different on every replay", "use the event time instead"),
 )
 _TAKEN_FOR_OTHERS = re.compile(r"\bchar\s*\(\s*\d|\bvarchar\b|\btime\b|\btimestamp\s*\(", re.IGNORECASE)
 """Types that the parser confuses with others: text of a fixed length, times of day."""
@@ -53,28 +53,28 @@ class Expression:
 def parse_expression(sql: str, schema: Schema) -> Expression:
     """Parse an expression over these columns; an invalid one is refused with the reason."""
     if not isinstance(sql, str):
-        raise refuse(f"a row expression is SQL in a string, such as 'ms >= 30000', not {shown(sql)}")
+        raise refuse(f"a row expression must be a string of SQL, such as 'ms >= 30000', not {shown(sql)}")
     tree = read_expression(sql)
     if _GENERATORS.search(sql):
-        raise refuse(f"{sql!r} makes several rows, or columns, of one; a row expression has one value")
-    for kind, why in _REFUSED:
-        found = tree.find(kind)
-        if found is not None:
-            raise refuse(f"{found.sql(DIALECT)} in {sql!r} {why}")
+        raise refuse(f"{sql!r} returns several rows or columns, but a row expression must return one value")
+    for kind, problem, advice in _REFUSED:
+        part = tree.find(kind)
+        if part is not None:
+            raise refuse(f"{part.sql(DIALECT)} in {sql!r} {problem}", advice=advice)
     if isinstance(tree, exp.Alias):
-        raise refuse(f"{sql!r} names its result; write {tree.alias}={tree.this.sql(DIALECT)!r} instead")
+        raise refuse(f"{sql!r} names its result", advice=f"write {tree.alias}={tree.this.sql(DIALECT)!r} instead")
     for call in tree.find_all(exp.Anonymous):
         if call.name.lower() not in SPARK_FUNCTIONS:
-            raise refuse(unknown("function", call.name, SPARK_FUNCTIONS).partition(" (known")[0])
+            raise refuse_unknown("function", call.name, SPARK_FUNCTIONS, listed=False)
     spelled = {name.lower(): name for name in schema.names}
     for column in tree.find_all(exp.Column):
         if root(column).lower() not in spelled:
-            raise refuse(unknown("column", root(column), schema.names))
+            raise refuse_unknown("column", root(column), schema.names)
         column.parts[0].set("this", spelled[root(column).lower()])
     columns = tuple(dict.fromkeys(map(root, tree.find_all(exp.Column, bfs=False))))
     try:
         if _TAKEN_FOR_OTHERS.search(sql) or has_plus_sign(sql):
-            raise UnresolvedError(f"{sql} has a type or a sign that is known to Spark only")
+            raise UnresolvedError(f"{sql} contains a type or a sign that only Spark supports")
         node = resolve(tree, schema)
     except UnresolvedError as error:
         return Expression(sql, UNKNOWN, columns, None, str(error))
@@ -88,7 +88,7 @@ def _check_constants(node: Node, sql: str) -> None:
         try:
             value_of(node, {})
         except NoValueError as error:
-            raise refuse(f"{sql!r} has no value, whatever the row: {error}") from None
+            raise refuse(f"{sql!r} has no value for any row: {error}") from None
         return
     match node:
         case Case(branches=((condition, _), *_)):

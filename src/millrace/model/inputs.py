@@ -5,7 +5,7 @@ from datetime import datetime
 
 from millrace.model.connectors import CustomSource
 from millrace.model.duration import to_instant
-from millrace.model.errors import caller, refuse, shown, unknown
+from millrace.model.errors import caller, refuse, refuse_unknown, shown
 from millrace.model.schema import Schema, parse_schema
 from millrace.model.stream import Source, Table
 from millrace.model.window import Row
@@ -24,7 +24,7 @@ def log(topic: str, schema: str | Mapping[str, str] | Schema, start: str | datet
     if start == "earliest":
         return Source("log", name, columns, place=caller())
     if isinstance(start, str) and start != "latest":
-        raise refuse(f"start= is 'earliest', 'latest' or a datetime, not {start!r}")
+        raise refuse(f"start= must be 'earliest', 'latest' or a datetime, not {start!r}")
     begin = start if isinstance(start, str) else str(to_instant(start))
     return Source("log", name, columns, (("start", begin),), caller())
 
@@ -37,9 +37,9 @@ def files(
     A micro-batch reads all new files, or at most `per_batch` of them.
     """
     if format not in ("json", "parquet"):
-        raise refuse(unknown("file format", format, ("json", "parquet")))
+        raise refuse_unknown("file format", format, ("json", "parquet"))
     if per_batch is not None and (not isinstance(per_batch, int) or isinstance(per_batch, bool) or per_batch < 1):
-        raise refuse(f"per_batch= is how many files a micro-batch takes at most, not {per_batch!r}")
+        raise refuse(f"per_batch= must be the largest number of files in a micro-batch, not {per_batch!r}")
     limit = () if per_batch is None else (("per_batch", str(per_batch)),)
     return Source("files", str(path), parse_schema(schema), (("format", format), *limit), caller())
 
@@ -52,11 +52,11 @@ def layers(batch: Source, speed: Source) -> Source:
     """
     for source, kind in ((batch, "files"), (speed, "log")):
         if not isinstance(source, Source) or source.kind != kind:
-            raise refuse("layers() takes batch=files(...) and speed=log(...)")
+            raise refuse(f"layers() takes batch=files(...) and speed=log(...), not {shown(source)}")
     if dict(batch.options)["format"] != "parquet":
-        raise refuse("the archive of layers() is in Parquet: files(path, schema, 'parquet')")
+        raise refuse("the archive of layers() must be Parquet", advice="write files(path, schema, 'parquet')")
     if batch.schema != speed.schema:
-        raise refuse(f"both of the layers() need the same columns: ({batch.schema}) is not ({speed.schema})")
+        raise refuse(f"the sources of layers() have different columns: ({batch.schema}) and ({speed.schema})")
     return Source("log", speed.name, speed.schema, (*speed.options, (ARCHIVE, batch.name)), caller())
 
 
@@ -88,16 +88,16 @@ def table(
     """
     columns, given = parse_schema(schema), list(rows)
     if bool(given) + (path is not None) + (view is not None) != 1:
-        raise refuse(f"table {name!r} needs either rows=, at least one, or path=, or view=")
+        raise refuse(f"table {name!r} needs exactly one of rows=, with at least one row, path= or view=")
     for row in given:
         for column in row:
             if column not in columns:
-                raise refuse(unknown("column", column, columns.names))
+                raise refuse_unknown("column", column, columns.names)
     values = tuple(tuple(row.get(column) for column in columns.names) for row in given)
     return Table(_name(name, "table"), columns, values, path, view)
 
 
 def _name(name: str, what: str) -> str:
     if not isinstance(name, str) or not name.strip():
-        raise refuse(f"a {what} needs a name, not {name!r}")
+        raise refuse(f"the name of a {what} must be a string that is not empty, not {name!r}")
     return name

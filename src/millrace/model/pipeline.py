@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from millrace.model import explain
 from millrace.model.connectors import CustomSink
 from millrace.model.duration import Duration
-from millrace.model.errors import Place, caller, refuse, shown, unknown
+from millrace.model.errors import Place, caller, refuse, refuse_unknown, shown
 from millrace.model.query import Query, Windowed
 from millrace.model.stream import Source, Stream, sources
 
@@ -127,17 +127,20 @@ class Pipeline:
         """Validate the pipeline."""
         _identifier(self.name, "pipeline")
         if not isinstance(self.views, Mapping):
-            raise refuse(f"views= maps names to queries, like {{'hourly': query}}, not {shown(self.views)}")
+            raise refuse(f"views= must map names to queries, like {{'hourly': query}}, not {shown(self.views)}")
         object.__setattr__(self, "views", dict(self.views))
         object.__setattr__(self, "sinks", tuple(self.sinks))
         if not self.views and not self.sinks:
-            raise refuse(f"pipeline {self.name!r} computes nothing; give it views={{'name': query}} or sinks=[...]")
+            raise refuse(
+                f"pipeline {self.name!r} has no views and no sinks",
+                advice="pass views={'name': query} or sinks=[query.to(...)]",
+            )
         for view, query in self.views.items():
             _identifier(view, "view")
             _check_query(view, query)
         for output in self.sinks:
             if not isinstance(output, Output):
-                raise refuse(f"sinks= takes what query.to(sink) gives, not {shown(output)}")
+                raise refuse(f"sinks= takes the results of query.to(sink) or stream.to(sink), not {shown(output)}")
         self._check_sources()
 
     @property
@@ -214,7 +217,7 @@ class Pipeline:
 def to_files(path: str, format: str = "parquet") -> FileSink:
     """Write to files in a folder."""
     if format not in ("parquet", "json"):
-        raise refuse(unknown("file format", format, ("parquet", "json")))
+        raise refuse_unknown("file format", format, ("parquet", "json"))
     return FileSink(str(path), format)
 
 
@@ -257,14 +260,15 @@ def send(of: Stream | Query, sink: Sink) -> Output:
 
 def _check_query(view: str, query: object) -> None:
     if isinstance(query, Windowed):
-        raise refuse(f"view {view!r} is not complete: call .aggregate(...) on it", query.place)
+        raise refuse(f"the query of view {view!r} is not complete", query.place, advice="call .aggregate(...) on it")
     if isinstance(query, Stream):
-        raise refuse(f"view {view!r} has no aggregate; send a plain stream to a sink instead", query.place)
+        problem = f"view {view!r} is a stream without an aggregate"
+        raise refuse(problem, query.place, advice="call .aggregate(...), or send the stream to a sink")
     if not isinstance(query, Query):
-        raise refuse(f"view {view!r} takes a query, not {shown(query)}")
+        raise refuse(f"view {view!r} must be a query, not {shown(query)}")
 
 
 def _identifier(name: object, what: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise refuse(f"a {what} is named with letters, digits and _, not {name!r}")
+        raise refuse(f"the name of a {what} must consist of letters, digits and _, not {name!r}")
     return name

@@ -35,9 +35,10 @@ class Windowed:
     def group_by(self, *keys: str) -> "Windowed":
         """Aggregate for each combination of values of these columns."""
         if self.keys:
-            raise refuse("group_by() was called already; give it all the columns at once")
+            raise refuse("group_by() was called already", advice="pass all columns in one call")
         if not keys:
-            raise refuse("group_by() needs at least one column; leave it out to compute over the whole stream")
+            advice = "name one, or leave group_by() out to aggregate the whole stream"
+            raise refuse("group_by() needs at least one column", advice=advice)
         for name in keys:
             self.stream.schema.type_of(name)
         if len(set(keys)) < len(keys):
@@ -54,14 +55,15 @@ class Windowed:
                 f"window() takes windows such as window.fixed('1h') or window.session('30m'), not {shown(windowing)}"
             )
         if self.windowing is not None:
-            raise refuse("window() was called already; a computation has one kind of window")
+            raise refuse("window() was called already", advice="call it once; a query has one kind of window")
         allowed = parse_duration(lateness, "lateness")
         if isinstance(windowing, Global):
             allowed = 0  # the global window closes when the input ends, so no event is late for it
         if allowed and isinstance(windowing, CountWindow):
-            raise refuse("lateness on a count window means nothing: it does not go by event time; leave it out")
+            raise refuse("a count window has no lateness: it does not use event time", advice="leave lateness= out")
         if not isinstance(windowing, Global | CountWindow) and find_event_time(self.stream) is None:
-            raise refuse(f"{windowing} goes by event time; call .event_time(column, delay=...) before it")
+            advice = "call .event_time(column, delay=...) before it"
+            raise refuse(f"{windowing} needs an event time", advice=advice)
         return replace(self, windowing=windowing, lateness=allowed)
 
     def trigger(self, when: Trigger) -> "Windowed":
@@ -69,7 +71,8 @@ class Windowed:
         if not is_trigger(when):
             raise refuse(f"trigger() takes a trigger such as on.every('10s'), not {shown(when)}")
         if self.when is not None:
-            raise refuse("trigger() was called already; combine triggers with on.any_of(...) or on.in_order(...)")
+            advice = "combine triggers with on.any_of(...) or on.in_order(...)"
+            raise refuse("trigger() was called already", advice=advice)
         return replace(self, when=when)
 
     def discarding(self) -> "Windowed":
@@ -87,15 +90,14 @@ class Windowed:
     def aggregate(self, /, *unnamed: Aggregate, **aggregates: Aggregate) -> "Query":
         """Set the aggregates by name: `aggregate(plays=agg.count(), listeners=agg.approx_distinct("user"))`."""
         if unnamed:
-            raise refuse(f"an aggregate needs a name: aggregate(n={unnamed[0]})")
+            raise refuse("an aggregate needs a name", advice=f"write aggregate(n={unnamed[0]})")
         if self.windowing is None:
-            raise refuse(
-                "say where in event time before aggregating: .window(window.fixed('1h')) or .window(window.all_time())"
-            )
+            advice = "call .window(window.fixed('1h')) or .window(window.all_time()) before .aggregate(...)"
+            raise refuse("the query has no window", advice=advice)
         if self.when is not None and self.mode is None:
             raise refuse(
-                f"the trigger {self.when} may answer more than once for a window; say how its panes relate: "
-                ".discarding(), .accumulating() or .retracting()"
+                f"the trigger {self.when} may fire more than once for a window, and the mode of its panes is not set",
+                advice="call .discarding(), .accumulating() or .retracting()",
             )
         if not aggregates:
             raise refuse("aggregate() needs at least one aggregate, such as plays=agg.count()")
@@ -119,25 +121,27 @@ class Windowed:
         def __getattr__(self, name: str) -> object:
             """Raise an AttributeError that says where an unknown or misplaced method belongs."""
             if name in ("event_time", "where", "select", "with_columns", "dedup", "join", "union"):
-                raise AttributeError(f"call .{name}(...) before .group_by(...) or .window(...)")
+                raise AttributeError(f"a windowed stream has no {name}(); call it before .group_by() and .window()")
             raise AttributeError(no_method("a windowed stream", name, dir(type(self))))
 
     def _in_mode(self, mode: Mode) -> "Windowed":
         if self.mode is not None:
-            raise refuse(f"panes are {self.mode} already; they cannot be {mode} too")
+            raise refuse(f"panes cannot be {mode}: they are {self.mode} already")
         return replace(self, mode=mode)
 
     def _arguments(self, name: str, aggregate: Aggregate) -> tuple[Expression, ...]:
         if not isinstance(aggregate, Aggregate):
             raise refuse(f"{name}= takes an aggregate such as agg.count() or agg.sum('ms'), not {shown(aggregate)}")
         if name in self.keys or name in (column.name for column in WINDOW_COLUMNS):
-            raise refuse(f"{name!r} is a column of the result already; call the aggregate something else")
+            raise refuse(f"the result has a column {name!r} already", advice="give the aggregate another name")
         if isinstance(self.windowing, Session) and not aggregate.mergeable:
             raise refuse(
-                f"{name}={aggregate} cannot merge, but sessions do; give the fold merge=, or use another window"
+                f"session windows merge, and {name}={aggregate} cannot be merged",
+                advice="pass merge= to the fold, or use another window",
             )
         if isinstance(aggregate, First) and find_event_time(self.stream) is None:
-            raise refuse(f"{name}={aggregate} goes by event time; call .event_time(column, delay=...) before it")
+            advice = "call .event_time(column, delay=...) before it"
+            raise refuse(f"{name}={aggregate} needs an event time", advice=advice)
         arguments = tuple(parse_expression(sql, self.stream.schema) for sql in aggregate.arguments)
         check_types(aggregate, [argument.type for argument in arguments])
         return arguments
@@ -231,7 +235,7 @@ class Query:
         def __getattr__(self, name: str) -> object:
             """Raise an AttributeError that says what a query cannot do."""
             if name in ("where", "select", "with_columns", "window", "group_by"):
-                raise AttributeError(f"a query is complete; .{name}(...) goes before .aggregate(...)")
+                raise AttributeError(f"a query has no {name}(); call it before .aggregate()")
             raise AttributeError(no_method("a query", name, dir(type(self))))
 
     def to(self, sink: "Sink") -> "Output":

@@ -93,9 +93,9 @@ def _parsed(sql: str, given: str) -> exp.Expr:
     except SqlglotError as error:
         reason = str(error).splitlines()[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
         if reason.startswith("Required keyword"):  # the message names a class of sqlglot
-            reason = "something is missing"
-        hint = "; write AND" if "&&" in sql else ""
-        raise refuse(f"expression {given!r} does not parse: {reason}{hint}") from None
+            reason = "an operand is missing"
+        advice = "write AND instead of &&" if "&&" in sql else None
+        raise refuse(f"expression {given!r} does not parse: {reason}", advice=advice) from None
     if len(trees) != 1 or trees[0] is None:
-        raise refuse(f"{given!r} is not one expression")
+        raise refuse(f"{given!r} must be exactly one expression")
     return trees[0]

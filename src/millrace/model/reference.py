@@ -207,7 +207,7 @@ class Reference:
     def __init__(self, query: Query, tables: Mapping[str, Iterable[Row]] | None = None, now: Moment = 0) -> None:
         """Start with no input. `tables` holds the rows of tables that the query reads from a file."""
         if not isinstance(query, Query):
-            raise refuse(f"Reference() takes a query, which .aggregate(...) gives, not a {type(query).__name__}")
+            raise refuse(f"Reference() takes a query, the result of .aggregate(...), not a {type(query).__name__}")
         with at_place(query.place):
             for computed in query.computed:
                 for argument in computed.arguments:

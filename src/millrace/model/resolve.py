@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from sqlglot import exp
 
 from millrace.model import called
-from millrace.model.coercion import UnresolvedError, as_one, balanced, call, cast, check_grouped, said
+from millrace.model.coercion import UnresolvedError, as_one, as_sql, balanced, call, cast, check_grouped
 from millrace.model.errors import refuse
 from millrace.model.schema import DIALECT, UNKNOWN, Schema
 from millrace.model.typed import COMPARISONS, Call, Case, Cast, ColumnOf, Literal, Node, flat, is_constant, is_fallible
@@ -51,10 +51,10 @@ class Resolver:
         """Resolve a parser node and all nodes below it."""
         kind = _KINDS.get(type(tree))
         if kind is None:
-            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+            raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
         for name, value in tree.args.items():
             if name not in kind.used and value not in (None, False, []):
-                raise UnresolvedError(f"{type(tree).__name__.upper()} with {name} is known to Spark only")
+                raise UnresolvedError(f"{type(tree).__name__.upper()} with {name} runs only in Spark")
         return kind.read(self, tree)
 
     def nodes(self, trees: Sequence[exp.Expr]) -> list[Node]:
@@ -75,14 +75,14 @@ class Resolver:
         for field in fields:
             kind = exp.DataType.build(type, dialect=DIALECT) if type != UNKNOWN else None
             if kind is None or kind.this != exp.DataType.Type.STRUCT:
-                raise UnresolvedError(f"{said(tree)} is known to Spark only")
+                raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
             found = [each for each in kind.expressions if each.name.lower() == field.lower()]
             if len(found) != 1:
-                raise refuse(f"{'.'.join(path)} has no field {field!r}; it is {type}")
+                raise refuse(f"{'.'.join(path)} is {type}, which has no field {field!r}")
             path.append(found[0].name)
             type = found[0].kind.sql(DIALECT)
         if type == UNKNOWN:
-            raise UnresolvedError(f"the type of {name} is known to Spark only")
+            raise UnresolvedError(f"only Spark knows the type of {name}")
         return ColumnOf(tuple(path), type)
 
 
@@ -102,7 +102,7 @@ def compare(name: str, left: Node, right: Node, tree: exp.Expr) -> Node:
         common = wider_decimal(left.type, right.type)
         left, right = cast(left, common), cast(right, common)
     if not is_number(left.type) and left.type not in ("STRING", "BOOLEAN", "DATE", "TIMESTAMP"):
-        raise UnresolvedError(f"{said(tree)} compares values of type {left.type}, which only Spark does")
+        raise UnresolvedError(f"{as_sql(tree)} compares values of type {left.type}, which only Spark supports")
     return call(name, (left, right), "BOOLEAN", tree)
 
 
@@ -110,23 +110,25 @@ def _check_reach(node: Node, other: Node, tree: exp.Expr) -> None:
     """Leave a whole number beside a decimal literal beyond BIGINT to Spark, which decides it even for NULL."""
     beyond = isinstance(other, Literal) and is_decimal(other.type) and not -(2**63) <= (other.value or 0) < 2**63
     if is_integer(node.type) and beyond:
-        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
 
 
 def _computed(name: str) -> Callable[[Resolver, exp.Expr], Node]:
     def read(resolver: Resolver, tree: exp.Expr) -> Node:
         if tree.args.get("typed") or tree.args.get("safe"):  # set on Div for divisions of other SQL dialects
-            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+            raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
         left, right = balanced(*resolver.operands(tree), tree)
         if not is_number(left.type) or not is_number(right.type):
-            raise UnresolvedError(f"{said(tree)} computes with {left.type} and {right.type}, which only Spark does")
+            raise UnresolvedError(
+                f"{as_sql(tree)} computes with {left.type} and {right.type}, which only Spark supports"
+            )
         if is_decimal(left.type):
             if name == "intdiv":
-                raise UnresolvedError(f"{said(tree)} divides decimals, which only Spark does")
+                raise UnresolvedError(f"{as_sql(tree)} divides decimals, which only Spark supports")
             return call(name, (left, right), arithmetic(name, left.type, right.type), tree)
         type = {"div": "DOUBLE", "intdiv": "BIGINT"}.get(name, left.type)
         if name == "intdiv" and not is_integer(left.type):
-            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+            raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
         return call(name, (cast(left, type), cast(right, type)), type, tree)
 
     return read
@@ -144,13 +146,15 @@ def connect(name: str, sides: Sequence[Node], tree: exp.Expr) -> Node:
     if any(map(is_fallible, sides)):
         parts = [part for each in flat(made, "and") for part in flat(each, "or")]
         if any(map(is_constant, parts)) or len(set(parts)) < len(parts):
-            raise UnresolvedError(f"{said(tree)} has a constant, or a part twice, for which Spark leaves parts out")
+            raise UnresolvedError(
+                f"{as_sql(tree)} contains a constant or a repeated part, and Spark may skip other parts"
+            )
     return made
 
 
 def _condition(node: Node, tree: exp.Expr) -> Node:
     if node.type not in ("BOOLEAN", "VOID"):
-        raise UnresolvedError(f"{said(tree)} takes {node.type} as a condition, which only Spark does")
+        raise UnresolvedError(f"{as_sql(tree)} uses {node.type} as a condition, which only Spark supports")
     return cast(node, "BOOLEAN")
 
 
@@ -164,7 +168,7 @@ def _is(resolver: Resolver, tree: exp.Is) -> Node:
     if isinstance(right, exp.Null):
         return Call("is_null", (left,), "BOOLEAN")
     if not isinstance(right, exp.Boolean) or left.type != "BOOLEAN":
-        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
     return Call("same", (left, Literal(bool(right.this), "BOOLEAN")), "BOOLEAN")
 
 
@@ -172,9 +176,9 @@ def _in(resolver: Resolver, tree: exp.In) -> Node:
     check_grouped(tree, tree.this)
     nodes, type = as_one([resolver.node(tree.this), *resolver.nodes(tree.expressions)], tree)
     if any(map(is_fallible, nodes[1:])) or (is_fallible(nodes[0]) and len(nodes) == 2):
-        raise UnresolvedError(f"{said(tree)} may have no value in its list, which Spark looks at in its own way")
+        raise UnresolvedError(f"a value in the list of {as_sql(tree)} may fail, and Spark may skip it")
     if not is_number(type) and type not in ("STRING", "BOOLEAN", "DATE", "TIMESTAMP"):
-        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
     return call("in", tuple(nodes), "BOOLEAN", tree)
 
 
@@ -184,7 +188,7 @@ def _between(resolver: Resolver, tree: exp.Between) -> Node:
         check_grouped(tree, side)
     value = resolver.node(tree.this)
     if is_fallible(value):
-        raise UnresolvedError(f"{said(tree)} may have no value, which Spark looks at in its own way")
+        raise UnresolvedError(f"{as_sql(tree)} may have no value, and Spark may skip it")
     least = compare("ge", value, resolver.node(low), tree)
     return connect("and", [least, compare("le", value, resolver.node(high), tree)], tree)
 
@@ -194,7 +198,7 @@ def _case(resolver: Resolver, tree: exp.Case) -> Node:
     conditions, values = [], []
     for branch in tree.args["ifs"]:
         if set(branch.args) - {"this", "true"} and branch.args.get("false") is not None:
-            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+            raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
         when = resolver.node(branch.this)
         conditions.append(_condition(when, tree) if subject is None else compare("eq", subject, when, tree))
         values.append(resolver.node(branch.args["true"]))
@@ -205,10 +209,10 @@ def _case(resolver: Resolver, tree: exp.Case) -> Node:
 
 def _chosen(conditions: list[Node], values: list[Node], tree: exp.Expr) -> Node:
     if any(isinstance(each, Literal) for each in conditions):
-        raise UnresolvedError(f"{said(tree)} has a constant condition, which Spark leaves out")
+        raise UnresolvedError(f"{as_sql(tree)} has a constant condition, which Spark removes")
     made, type = as_one(values, tree)
     if any(map(is_fallible, made)) and len(set(made)) < len(made):
-        raise UnresolvedError(f"{said(tree)} has one value twice, which Spark may put together")
+        raise UnresolvedError(f"{as_sql(tree)} has one value twice, which Spark may evaluate once")
     return Case(tuple(zip(conditions, made[:-1], strict=True)), made[-1], type)
 
 
@@ -228,20 +232,20 @@ def _nullif(resolver: Resolver, tree: exp.Nullif) -> Node:
     value = resolver.node(tree.this)
     same = compare("eq", value, resolver.node(tree.expression), tree)
     if is_fallible(value) or isinstance(value, Literal):
-        raise UnresolvedError(f"{said(tree)} may have no value, which Spark looks at in its own way")
+        raise UnresolvedError(f"{as_sql(tree)} may have no value, and Spark may skip it")
     return Case(((same, Literal(None, value.type)),), value, value.type)
 
 
 def _picked(name: str) -> Callable[[Resolver, exp.Expr], Node]:
     def read(resolver: Resolver, tree: exp.Expr) -> Node:
         if not tree.args.get("ignore_nulls"):
-            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+            raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
         given = resolver.nodes([tree.this, *tree.expressions])
         nodes, type = as_one(given, tree)
         if any(node.type == "STRING" for node in given) and type != "STRING":
-            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+            raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
         if len(nodes) < 2 or (not is_number(type) and type not in ("STRING", "BOOLEAN", "DATE", "TIMESTAMP")):
-            raise UnresolvedError(f"{said(tree)} is known to Spark only")
+            raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
         return Call(name, tuple(nodes), type)
 
     return read
@@ -274,7 +278,7 @@ def number(text: str) -> Node:
     scale = max(0, -int(exponent))
     precision = max(len(str(int("".join(map(str, digits))))), scale)
     if precision > 38:
-        raise refuse(f"{text} has more than the 38 digits that Spark's decimals have")
+        raise refuse(f"{text} has more digits than the 38 of a decimal in Spark")
     return Literal(exact, decimal(precision, scale))
 
 
@@ -285,7 +289,7 @@ def _negated(resolver: Resolver, tree: exp.Neg) -> Node:
     node = resolver.node(tree.this)
     if is_integer(node.type) and is_constant(node) and isinstance(tree.this, exp.Cast):
         # Spark reads the sign of -128Y as part of the literal; the parser's tree is that of -CAST(128 AS TINYINT).
-        raise UnresolvedError(f"{said(tree)} is known to Spark only")
+        raise UnresolvedError(f"{as_sql(tree)} runs only in Spark")
     return called.signed("neg", node, tree)
 
 

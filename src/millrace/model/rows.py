@@ -14,7 +14,7 @@ from typing import Any, assert_never
 from millrace.model.aggregate import sort_key
 from millrace.model.clock import after_step
 from millrace.model.duration import BEGINNING_OF_TIME, to_instant
-from millrace.model.errors import MillraceError, NoValueError, at_place, refuse, shown, unknown
+from millrace.model.errors import MillraceError, NoValueError, at_place, refuse, refuse_unknown, shown
 from millrace.model.evaluate import RowError, check_known, evaluate
 from millrace.model.expression import Expression
 from millrace.model.operators import operator_of
@@ -138,17 +138,17 @@ class RowEvaluator:
 
     def _fitting(self, source: Source, rows: list[Row]) -> list[Row]:
         """The rows whose values have the types of their columns; a missing column is NULL."""
-        kept: list[Row] = []
+        fitting: list[Row] = []
         for row in rows:
             if not isinstance(row, Mapping):
-                raise refuse(f"a row is a mapping of columns to values, not {shown(row)}")
+                raise refuse(f"a row must be a mapping of columns to values, not {shown(row)}")
             wrong = [column for column in source.schema if not fits(row.get(column.name), column.type)]
             if wrong:
                 value = shown(row[wrong[0].name])
                 self.dead.append(RowDeadLetter(row, f"{wrong[0].name}: {value} is not {wrong[0].type}"))
             else:
-                kept.append({column.name: _held(row.get(column.name), column.type) for column in source.schema})
-        return kept
+                fitting.append({column.name: _held(row.get(column.name), column.type) for column in source.schema})
+        return fitting
 
     def _computed(self, row: Row, columns: tuple[tuple[str, Expression], ...]) -> dict[str, Any] | None:
         values = {}
@@ -161,7 +161,8 @@ class RowEvaluator:
     def _matches(self, join: Join, row: Row) -> list[Row]:
         table = join.table
         if not table.rows and table.name not in self._tables:
-            raise refuse(f"the reference engine needs the rows of table {table.name!r}: Reference(query, tables=...)")
+            advice = "pass them to Reference(query, tables=...)"
+            raise refuse(f"the reference engine needs the rows of table {table.name!r}", advice=advice)
         given = [dict(zip(table.schema.names, values, strict=True)) for values in table.rows]
         found: list[Row] = [
             {**row, **other}
@@ -278,8 +279,8 @@ def _named(known: tuple[Source, ...], name: str | None) -> Source:
             return source
     names = [source.name for source in known]
     if name is None:
-        raise refuse(f"the query reads several sources; say which the rows are for: {', '.join(names)}")
-    raise refuse(unknown("source", name, names))
+        raise refuse("the query reads several sources", advice=f"name the source of the rows: {', '.join(names)}")
+    raise refuse_unknown("source", name, names)
 
 
 def _expressions(stream: Stream) -> list[tuple[Stream, Expression]]:

@@ -7,7 +7,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from millrace.model.errors import refuse, shown, unknown
+from millrace.model.errors import refuse, refuse_unknown, shown
 from millrace.model.types import is_integer as is_integer
 from millrace.model.types import is_number, normal
 
@@ -42,11 +42,12 @@ class Schema:
             if column.name.startswith("__"):
                 renamed = column.name.lstrip("_") or "other"
                 raise refuse(
-                    f"column {column.name!r}: names that start with __ are Millrace's own; call it something else, or "
-                    f"let the topic rename the field: --intercept rename:{column.name}={renamed}"
+                    f"column {column.name!r} has a reserved name: names that start with __ belong to Millrace",
+                    advice="choose another name, or let the topic rename the field: "
+                    f"--intercept rename:{column.name}={renamed}",
                 )
             if column.name.lower() in seen:
-                raise refuse(f"column {column.name!r} is there twice")
+                raise refuse(f"the schema has two columns {column.name!r}")
             seen.add(column.name.lower())
 
     def __iter__(self) -> Iterator[Column]:
@@ -66,10 +67,11 @@ class Schema:
             if column.name == name:
                 return column.type
         if isinstance(name, list | tuple):
-            raise refuse(f"give the names of columns one by one, not as a {type(name).__name__}: {shown(name)}")
+            advice = "pass each name as an argument of its own"
+            raise refuse(f"the name of a column must be a string, not {shown(name)}", advice=advice)
         if not str(name).isidentifier() and any(column in str(name) for column in self.names):
-            raise refuse(f"{str(name)!r} is not a column; compute it first: with_columns(x={str(name)!r})")
-        raise refuse(unknown("column", name, self.names))
+            raise refuse(f"{str(name)!r} is not a column", advice=f"compute it first: with_columns(x={str(name)!r})")
+        raise refuse_unknown("column", name, self.names)
 
     def with_columns(self, added: Iterable[Column]) -> "Schema":
         """The schema with these columns replaced, or added at the end."""
@@ -92,14 +94,15 @@ def parse_schema(text: str | Mapping[str, str] | Schema) -> Schema:
     if isinstance(text, Mapping):
         text = ", ".join(f"`{name}` {type}" for name, type in text.items())
     if not isinstance(text, str) or not text.strip():
-        raise refuse(f"a schema is written like 'user STRING, ms BIGINT, at TIMESTAMP', not {text!r}")
+        raise refuse(f"a schema must be text such as 'user STRING, ms BIGINT, at TIMESTAMP', not {text!r}")
     try:
         parsed = sqlglot.parse_one(f"CREATE TABLE t ({text})", dialect=DIALECT)
     except SqlglotError:
         parsed = None
     definitions = parsed.this.expressions if isinstance(parsed, exp.Create) and parsed.this else []
     if not definitions or not all(isinstance(item, exp.ColumnDef) and item.kind for item in definitions):
-        raise refuse(f"schema {text!r} does not parse; write it like 'user STRING, ms BIGINT, at TIMESTAMP'")
+        advice = "write it like 'user STRING, ms BIGINT, at TIMESTAMP'"
+        raise refuse(f"schema {text!r} does not parse", advice=advice)
     return Schema(tuple(Column(item.name, normal(item.kind.sql(DIALECT))) for item in definitions))
 
 

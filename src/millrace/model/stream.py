@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 from millrace.model.connectors import CustomSource
 from millrace.model.duration import Duration, parse_positive
-from millrace.model.errors import Place, caller, refuse, shown, unknown
+from millrace.model.errors import Place, caller, refuse, refuse_unknown, shown, unknown
 from millrace.model.expression import Expression, named, parse_expression
 from millrace.model.schema import UNKNOWN, Column, Schema
 from millrace.model.watermark import Estimator, Policy, Punctuated
@@ -52,13 +52,14 @@ class Stream:
     def with_columns(self, /, *unnamed: str, **columns: str) -> "WithColumns":
         """Add or replace columns: `with_columns(seconds="ms / 1000")`."""
         if unnamed:
-            raise refuse(f"a column needs a name: with_columns(x={unnamed[0]!r})")
+            raise refuse("a computed column needs a name", advice=f"write with_columns(x={unnamed[0]!r})")
         if not columns:
             raise refuse("with_columns() needs at least one column, such as seconds='ms / 1000'")
         added = {name: parse_expression(sql, self.schema) for name, sql in columns.items()}
         event_time = find_event_time(self)
         if event_time is not None and event_time.column in added:
-            raise refuse(f"column {event_time.column!r} is the event time already; compute it before .event_time(...)")
+            problem = f"with_columns() cannot replace column {event_time.column!r}, which is the event time"
+            raise refuse(problem, advice="call with_columns() before .event_time(...)")
         schema = self.schema.with_columns(named(name, expression) for name, expression in added.items())
         return WithColumns(self, tuple(added.items()), schema, caller())
 
@@ -73,7 +74,7 @@ class Stream:
             self._column(name)
         horizon = None if within is None else parse_positive(within, "within= of dedup()")
         if horizon is not None and find_event_time(self) is None:
-            raise refuse("dedup(within=...) goes by event time; call .event_time(...) before it")
+            raise refuse("dedup(within=...) needs an event time", advice="call .event_time(...) before it")
         return Dedup(self, by, horizon, self.schema, caller())
 
     def union(self, *others: "Stream") -> "Union":
@@ -84,10 +85,13 @@ class Stream:
             if not isinstance(other, Stream):
                 raise refuse(f"union() takes streams, not {shown(other)}")
             if set(other.schema) != set(self.schema):
-                raise refuse(f"union() needs the same columns on both sides: ({self.schema}) is not ({other.schema})")
+                raise refuse(f"the streams of union() have different columns: ({self.schema}) and ({other.schema})")
         times = {event_time.column if (event_time := find_event_time(stream)) else None for stream in (self, *others)}
         if len(times) > 1:
-            raise refuse("union() needs the same event time column on all sides; or call .event_time(...) after it")
+            raise refuse(
+                "the streams of union() have different event time columns",
+                advice="use the same column, or call .event_time(...) after union()",
+            )
         return Union((self, *others), self.schema, caller())
 
     def join(self, table: "Table", on: str | Iterable[str], how: str = "inner", as_of: str | None = None) -> "Join":
@@ -99,18 +103,18 @@ class Stream:
         if not isinstance(table, Table):
             raise refuse(f"join() takes a table, made with table(...), not {shown(table)}")
         if how not in ("inner", "left"):
-            raise refuse(unknown("kind of join", how, ("inner", "left")))
+            raise refuse_unknown("kind of join", how, ("inner", "left"))
         keys = (on,) if isinstance(on, str) else tuple(on)
         for name in keys:
             left, right = self._column(name).type, table.schema.type_of(name)
             if left != right and UNKNOWN not in (left, right):
                 raise refuse(f"join on {name!r}: it is {left} in the stream, but {right} in table {table.name!r}")
         if not keys:
-            raise refuse("join() needs on=, the columns that both sides have")
+            raise refuse("join() needs on=, the columns that the stream and the table share")
         added = [column for column in table.schema if column.name not in keys]
         clash = [column.name for column in added if column.name in self.schema]
         if clash:
-            raise refuse(f"both sides of the join have a column {clash[0]!r}; rename one with select()")
+            raise refuse(f"both sides of the join have a column {clash[0]!r}", advice="rename one with select()")
         if as_of is not None:
             self._check_as_of(table, as_of)
         return Join(self, table, keys, how, as_of, self.schema.with_columns(added), caller())
@@ -130,15 +134,16 @@ class Stream:
         """
         type = self._column(column).type
         if type not in ("TIMESTAMP", UNKNOWN):
-            convert = f"convert it with with_columns({column}='timestamp_millis({column})') or the like"
+            advice = f"convert it, for example with_columns({column}='timestamp_millis({column})')"
             if type == "STRING":
-                convert = "let the schema of the source say that it is one, if it is"
-            raise refuse(f"event time needs a TIMESTAMP, but {column!r} is {type}; {convert}")
+                advice = "declare it as TIMESTAMP in the schema of the source"
+            raise refuse(f"the event time must be a TIMESTAMP, but {column!r} is {type}", advice=advice)
         if find_event_time(self) is not None:
-            raise refuse("this stream has an event time already")
+            raise refuse("the stream has an event time already")
         if (delay is None) == (watermark is None):
             raise refuse(
-                "event_time() needs to know how late events may come: delay='10s' or watermark=percentile(0.99)"
+                "event_time() needs either delay= or watermark=",
+                advice="pass delay='10s' or watermark=percentile(0.99), for example",
             )
         policy = bounded_delay(delay) if delay is not None else watermark
         if not isinstance(policy, Policy):
@@ -179,7 +184,7 @@ class Stream:
 
     def _check_as_of(self, table: "Table", column: str) -> None:
         if find_event_time(self) is None:
-            raise refuse("join(as_of=...) goes by event time; call .event_time(...) before it")
+            raise refuse("join(as_of=...) needs an event time", advice="call .event_time(...) before it")
         if table.schema.type_of(column) != "TIMESTAMP":
             raise refuse(f"join(as_of={column!r}) needs a TIMESTAMP, but it is {table.schema.type_of(column)}")
 
@@ -192,7 +197,8 @@ class Stream:
             needed.append(event_time.estimator.policy.column)
         for name in needed:
             if name not in chosen or chosen[name].columns != (name,):
-                raise refuse(f"select() drops the event time {name!r}; keep it, or call .event_time(...) after it")
+                problem = f"select() drops or changes column {name!r}, which the event time needs"
+                raise refuse(problem, advice="select it unchanged, or call .event_time(...) after select()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +317,7 @@ def no_method(what: str, name: str, known: Iterable[str]) -> str:
     if name.startswith("_"):
         return name
     if name in _ELSEWHERE:
-        return f"{what} has no {name}(); it is called {_ELSEWHERE[name]}() here"
+        return f"{what} has no {name}(); use {_ELSEWHERE[name]}()"
     return f"{what} has no {name}(): {unknown('method', name, [each for each in known if not each.startswith('_')])}"
 
 

@@ -90,7 +90,7 @@ def arithmetic(operation: str, left: str, right: str) -> str:
         case "mod":
             scale = max(s1, s2)
             return adjusted(min(p1 - s1, p2 - s2) + scale, scale)
-    raise ValueError(f"{operation} is not arithmetic of decimals")
+    raise ValueError(f"{operation} is not an arithmetic operation on decimals")
 
 
 def wider_decimal(left: str, right: str) -> str:

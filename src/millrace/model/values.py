@@ -121,7 +121,7 @@ def to_decimal(value: Decimal, type: str) -> Decimal:
 def since_1970(micros: int) -> datetime:
     """The datetime of an instant in microseconds. Raises NoValueError if it is not in the years 1 to 9999."""
     if not -62_135_596_800_000_000 <= micros <= 253_402_300_799_999_999:
-        raise NoValueError(f"{micros} microseconds are not in the years 1 to 9999")
+        raise NoValueError(f"{micros} microseconds are outside the years 1 to 9999")
     return to_datetime(micros)
 
 
@@ -150,7 +150,7 @@ def _number_from_text(text: str, target: str) -> Any:
             return to_decimal(Decimal(text), target)
         except InvalidOperation:
             raise NoValueError(f"{text!r:.40} does not fit into {target}") from None
-    raise NoValueError(f"text is not read as {target}")
+    raise NoValueError(f"text cannot be cast to {target}")
 
 
 def _double(text: str) -> float:

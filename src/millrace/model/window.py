@@ -23,7 +23,7 @@ from millrace.model.duration import (
     to_datetime,
     to_instant,
 )
-from millrace.model.errors import MillraceError, NoValueError, because, refuse, shown, unknown
+from millrace.model.errors import MillraceError, NoValueError, because, refuse, refuse_unknown, shown
 from millrace.model.version import check_version
 
 Row: TypeAlias = Mapping[str, Any]
@@ -181,11 +181,15 @@ def sliding(size: Duration, every: Duration, offset: Duration = "0s") -> Sliding
     length, period = parse_positive(size, "window size"), parse_positive(every, "window period")
     if period > length:
         raise refuse(
-            f"sliding windows of {size} every {every} leave gaps, and what falls into a gap is in no window; "
-            f"make every at most {size}"
+            f"sliding windows of {size} every {every} leave gaps, and elements in a gap belong to no window",
+            advice=f"choose an every= of at most {size}",
         )
     if length // period > _MOST_WINDOWS:
-        raise refuse(f"with sliding windows of {size} every {every}, each element is in {length // period:,} windows")
+        raise refuse(
+            f"sliding windows of {size} every {every} put each element into {length // period:,} windows, more than "
+            f"the maximum of {_MOST_WINDOWS:,}",
+            advice="choose a longer every=",
+        )
     return Sliding(length, period, parse_duration(offset, "window offset") % period)
 
 
@@ -197,7 +201,7 @@ def session(gap: Duration) -> Session:
 def count(size: int) -> CountWindow:
     """Groups of `size` elements of a key, in order of arrival."""
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise refuse(f"a count window holds a whole number of elements, at least 1, not {size!r}")
+        raise refuse(f"the size of a count window must be a whole number of at least 1, not {size!r}")
     return CountWindow(size)
 
 
@@ -209,12 +213,14 @@ def all_time() -> Global:
 def calendar(unit: str, zone: str = "UTC") -> Calendar:
     """Calendar days, weeks, months, quarters or years of a time zone: `calendar("day", zone="Europe/Berlin")`."""
     if unit not in _CALENDAR:
-        hint = "; for parts of a day use window.fixed('1h')" if unit in ("hour", "minute", "second") else ""
-        raise refuse(unknown("calendar unit", unit, _CALENDAR) + hint)
+        if unit in ("hour", "minute", "second"):
+            raise refuse(f"unknown calendar unit {unit!r}", advice="use window.fixed('1h') for parts of a day")
+        raise refuse_unknown("calendar unit", unit, _CALENDAR)
     try:
         _zone(zone)
     except (ZoneInfoNotFoundError, ValueError):
-        raise refuse(f"unknown time zone {zone!r}; use a name such as 'Europe/Berlin' or 'UTC'") from None
+        advice = "use a name such as 'Europe/Berlin' or 'UTC'"
+        raise refuse(f"unknown time zone {zone!r}", advice=advice) from None
     return Calendar(unit, zone)
 
 
@@ -227,7 +233,7 @@ def custom(
     version counts; change it when the function assigns other windows.
     """
     if not callable(function):
-        raise refuse(f"custom windows take a function of (event time, row), not {shown(function)}")
+        raise refuse(f"window.custom() takes a function of (event time, row), not {shown(function)}")
     return Custom(function, check_version(version))
 
 

@@ -188,7 +188,7 @@ def _compile(trigger: Trigger, bits: Iterator[np.uint64]) -> Armed:
 def _bits() -> Iterator[np.uint64]:
     for place in range(64):
         yield np.uint64(1) << np.uint64(place)
-    raise refuse("this trigger has too many parts; 64 is the most")
+    raise refuse("the trigger has more than the maximum of 64 parts")
 
 
 def _with(arms: Arms, bits: np.uint64, where: Bools) -> Arms:

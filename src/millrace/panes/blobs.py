@@ -65,8 +65,8 @@ def read(fetch: Callable[[str], bytes | None], known: StoredState | None = None)
     header = json.loads(written)
     if header["format"] != FORMAT:
         raise ConflictError(
-            f"state of format {header['format']} cannot be read; this is format {FORMAT}",
-            "run the release of Millrace that wrote it, or compute its views again: millrace replay",
+            f"the state has format {header['format']}, and this version of Millrace reads format {FORMAT}",
+            "run the version of Millrace that wrote it, or compute the views again: millrace replay",
         )
     writings = header["writings"]
     if known is not None and known.writings[STATE] == writings[STATE]:
@@ -130,7 +130,5 @@ def _header(state: PaneState, writings: Mapping[str, str]) -> bytes:
 def _found(fetch: Callable[[str], bytes | None], name: str) -> bytes:
     written = fetch(name)
     if written is None:
-        raise CorruptError(
-            f"the state names a blob {name}, which is not there", "compute its views again: millrace replay"
-        )
+        raise CorruptError(f"blob {name} of the state is missing", "compute the views again: millrace replay")
     return written

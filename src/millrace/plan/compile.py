@@ -30,7 +30,7 @@ def compile(pipeline: Pipeline, settings: PlanSettings = PlanSettings()) -> Plan
     stages: list[Stage] = []
     for output, of, place in _outputs(pipeline):
         if any(output.id == other.id or _is_same_target(output.sink, other.sink) for other in outputs):
-            raise refuse(f"two outputs go to {output.sink}; send each to a place of its own", place)
+            raise refuse(f"two outputs write to {output.sink}", place, "give each output a sink of its own")
         outputs.append(output)
         stages.append(stage_of(output.stage, of, settings.fuse))
     inputs = tuple(PlannedSource(source_id(source), source) for source in pipeline.sources)

@@ -35,7 +35,7 @@ def split_at_dedup(of: Query | Stream) -> DedupSplit | None:
     if not many:
         return None
     if many > 1:
-        raise CannotFuseError("only one dedup() can be done in a shard")
+        raise CannotFuseError("a shard can run only one dedup()")
     dedup = _find(stream)
     source = Source("dedup", "rows after dedup", dedup.schema, place=dedup.place)
     timed = find_event_time(dedup.parent)
@@ -54,9 +54,9 @@ def _find(stream: Stream) -> Dedup:
     if isinstance(stream, Dedup):
         return stream
     if isinstance(stream, Union):
-        raise CannotFuseError("dedup() on one side of a union")
+        raise CannotFuseError("only one side of a union has a dedup()")
     if isinstance(stream, Join) and not stream.table.rows:
-        raise CannotFuseError("a table that may change is joined after dedup(); join it before")
+        raise CannotFuseError("a table that may change is joined after dedup(); join it before dedup()")
     return _find(*parents(stream))
 
 

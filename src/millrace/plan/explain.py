@@ -41,7 +41,7 @@ def edge_as_text(stage: Stage) -> str:
     if native:
         return ", ".join(dict.fromkeys(native))
     if stage.dedup is not None:
-        return "fused up to the dedup, which one shard does"
+        return "fused up to the dedup, which runs in one shard"
     lifted = [edge.lifted for _, edge in stage.edges if isinstance(edge, FusedEdge) and edge.lifted]
     return f"fused up to the aggregate: {', '.join(dict.fromkeys(lifted))}" if lifted else "fused"
 

@@ -81,12 +81,14 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
     async def append(
         topic: str,
         request: Request,
-        key: str | None = Query(None, description="The field by which records are divided between partitions."),
-        millrace_producer: str | None = Header(None, description="Who sends, for records that come once."),
-        millrace_sequence: int | None = Header(None, description="The number of this request, one more each time."),
+        key: str | None = Query(None, description="The field whose value assigns a record to a partition."),
+        millrace_producer: str | None = Header(None, description="The name of the producer of an idempotent append."),
+        millrace_sequence: int | None = Header(None, description="The sequence number of this append by the producer."),
     ) -> dict[str, Any]:
         if (millrace_producer is None) != (millrace_sequence is None):
-            raise PipelineError("Millrace-Producer and Millrace-Sequence go together; give both or none")
+            raise PipelineError(
+                "a request has only one of the headers Millrace-Producer and Millrace-Sequence", "send both or neither"
+            )
         kind = request.headers.get("content-type", "application/json")
         values = await asyncio.to_thread(records_of, await _body(request), kind)
         keys = None if key is None else await asyncio.to_thread(keys_of, values, key)
@@ -134,7 +136,9 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
 
     @app.get("/views/{view}/changes")
     def changes(
-        view: str, request: Request, since: int = Query(description="The version that the changes come after.")
+        view: str,
+        request: Request,
+        since: int = Query(description="The version of the view after which changes are returned."),
     ) -> Response:
         found = store.changes(view, since)
         if _wants_arrow(request):
@@ -158,7 +162,8 @@ def _query_of(body: bytes) -> SqlQuery:
     except ValidationError as error:
         wrong = error.errors()[0]
         where = f"{wrong['loc'][0]}: " if wrong["loc"] else ""
-        raise PipelineError(f'POST /query takes {{"sql": "SELECT ..."}}, but {where}{wrong["msg"]}') from None
+        problem = f"the body of POST /query is not valid: {where}{wrong['msg']}"
+        raise PipelineError(problem, 'send {"sql": "SELECT ..."}') from None
 
 
 def _json(content: Any) -> Response:
@@ -185,12 +190,12 @@ async def _body(request: Request) -> bytes:
     async for part in request.stream():
         body += part
         if len(body) > MOST:
-            raise TooMuchError(f"a request may bring {MOST:,} bytes", "send the records in several")
+            raise TooMuchError(f"the body is larger than the maximum of {MOST:,} bytes", "send several requests")
     return bytes(body)
 
 
 def _error(status: int, error: MillraceError) -> JSONResponse:
     """An error as JSON. Leaves out the place: it is a line of the server's code, or of a file that the client lacks."""
-    told = {"error": error.message, "problem": error.problem, "advice": error.advice, "kind": error.kind}
+    content = {"error": error.message, "problem": error.problem, "advice": error.advice, "kind": error.kind}
     headers = {"Retry-After": str(_RETRY_SECONDS)} if error.kind is Kind.MACHINE else None
-    return JSONResponse(told, status, headers)
+    return JSONResponse(content, status, headers)

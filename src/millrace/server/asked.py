@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from millrace.model.errors import PipelineError, unknown
+from millrace.model.errors import PipelineError, unknown_option
 from millrace.views.store import Filter, Order
 
 MOST = 10_000
@@ -37,7 +37,7 @@ def _filter(name: str, values: list[str]) -> Filter:
     if not dot:
         return (name, "=", values[0]) if len(values) == 1 else (name, "in", values)
     if sign not in _SIGNS:
-        raise PipelineError(unknown("comparison", sign, _SIGNS))
+        raise unknown_option("comparison", sign, _SIGNS)
     return column, _SIGNS[sign], values[-1]
 
 
@@ -47,5 +47,5 @@ def _order(text: str) -> Order:
 
 def _number(text: str, what: str) -> int:
     if not text.isdigit():
-        raise PipelineError(f"{what} is a whole number, not {text!r}")
+        raise PipelineError(f"{what} must be a whole number, not {text!r}")
     return int(text)

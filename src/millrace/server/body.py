@@ -11,6 +11,7 @@ from millrace.sources.collect import first_misfit
 from millrace.sources.files import lines
 
 LINES = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines", "text/plain")
+_NONE_STORED = "no record was stored: correct the body, and send it again"
 
 
 def records_of(body: bytes, content_type: str) -> pa.Array:
@@ -22,7 +23,7 @@ def records_of(body: bytes, content_type: str) -> pa.Array:
         values = _members(_text(body))
     wrong = first_misfit(values)
     if wrong is not None:
-        raise PipelineError(f"record {wrong + 1} of the body is not a JSON object; none was kept")
+        raise PipelineError(f"record {wrong + 1} of the body is not a JSON object", _NONE_STORED)
     return values
 
 
@@ -32,14 +33,14 @@ def _members(text: str) -> pa.Array:
     try:
         return asked("SELECT unnest(json_extract(?, '$[*]'))::VARCHAR AS value", {}, [text])["value"].combine_chunks()
     except duckdb.Error:
-        raise PipelineError(f"the body is not JSON: {_reason(text)}; none was kept") from None
+        raise PipelineError(f"the body is not valid JSON: {_reason(text)}", _NONE_STORED) from None
 
 
 def _text(body: bytes) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError:
-        raise PipelineError("the body is not text in UTF-8; none was kept") from None
+        raise PipelineError("the body is not text in UTF-8", _NONE_STORED) from None
 
 
 def _reason(text: str) -> str:
@@ -47,4 +48,4 @@ def _reason(text: str) -> str:
         json.loads(text)
     except (ValueError, RecursionError) as error:
         return str(error)
-    return "it cannot be read"
+    return "it cannot be parsed"

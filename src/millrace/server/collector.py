@@ -48,7 +48,9 @@ class Collector:
         """Append; when this returns, the records are on the disk. Raises BusyError if the topic is closed."""
         await asyncio.to_thread(self._log.topic, topic)
         if not self._gate.admits(topic, await self._lag(topic)):
-            raise BusyError("the pipelines that read this topic are too far behind", "try again in a while")
+            raise BusyError(
+                f"the consumer groups of topic {topic!r} lag too far behind", "send the records again later"
+            )
         if producer is not None:  # an idempotent append is not merged with others
             await asyncio.to_thread(self._log.append, topic, values, keys, producer=producer, sequence=sequence)
             return

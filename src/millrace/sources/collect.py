@@ -13,7 +13,7 @@ from millrace.formats.csvfile import opened, read_csv
 from millrace.formats.duck import asked
 from millrace.formats.texts import as_texts
 from millrace.formats.typed import pointer
-from millrace.model.errors import NotFoundError, PipelineError, unknown
+from millrace.model.errors import NotFoundError, unknown_option
 from millrace.sources.files import lines
 
 FORMATS = ("json", "csv")
@@ -35,7 +35,7 @@ class Chunk:
 def chunks(path: str, format: str) -> Iterator[Chunk]:
     """The records of a file; `-` is stdin. Refuses a file that cannot be read."""
     if format not in FORMATS:
-        raise PipelineError(unknown("format", format, FORMATS))
+        raise unknown_option("format", format, FORMATS)
     if path != "-" and not Path(path).is_file():
         raise NotFoundError(f"there is no file {path}", "check the path")
     yield from _csv(path) if format == "csv" else _json(path)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from millrace.model.accepted import as_type
 from millrace.model.arrow import arrow_type
 from millrace.model.connectors import CustomSource, Rows
-from millrace.model.errors import PipelineError, unknown
+from millrace.model.errors import PipelineError, unknown_option
 from millrace.model.schema import Schema
 from millrace.model.stream import Source
 from millrace.sources.bundle import Bundle
@@ -83,8 +83,8 @@ def columns_of(rows: Rows, schema: Schema, what: str) -> pa.Table:
             try:
                 columns[column.name] = pa.array(values, arrow_type(column.type))
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-                problem = f"{what}: column {column.name!r} holds what is no {column.type}: {error}"
-                raise PipelineError(problem, "let read() convert it") from None
+                problem = f"{what}: a value of column {column.name!r} is not {column.type}: {error}"
+                raise PipelineError(problem, "convert it in read()") from None
         return pa.table(columns)
     _check_names(set(rows.column_names), schema, what)
     held = set(rows.column_names)
@@ -101,4 +101,4 @@ def columns_of(rows: Rows, schema: Schema, what: str) -> pa.Table:
 def _check_names(names: set[str], schema: Schema, what: str) -> None:
     extra = sorted(names - set(schema.names))
     if extra:
-        raise PipelineError(f"{what}: " + unknown("column", extra[0], schema.names))
+        raise unknown_option("column", extra[0], schema.names).about(what)

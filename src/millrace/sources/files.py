@@ -85,7 +85,8 @@ class Files:
         try:
             entries = list(os.scandir(self._folder))
         except FileNotFoundError:
-            raise NotFoundError(f"there is no folder {self._folder}", "put it back", self._source.place) from None
+            problem = f"folder {self._folder} no longer exists"
+            raise NotFoundError(problem, "restore it", self._source.place) from None
         sized = []
         for entry in entries:
             if entry.name not in self._known and not entry.name.startswith((".", "_")):
@@ -121,7 +122,8 @@ class FileSplit:
         try:
             return self._parquet(wanted) if self.format == "parquet" else self._json()
         except FileNotFoundError:
-            raise NotFoundError(f"{self.path} is gone", "put it back, so that what it held is not lost") from None
+            problem = f"file {self.path} no longer exists, but the pipeline still needs it"
+            raise NotFoundError(problem, "restore the file, so that its rows are not lost") from None
         except (OSError, pa.ArrowInvalid, EOFError) as error:
             raise unreadable(self.path, error) from None
 
@@ -164,7 +166,7 @@ class FileSplit:
         try:
             return as_type(found, column.type, f"{self.path}: column {column.name}")
         except MillraceError as error:
-            raise PipelineError(error.message, "mend the schema of the source, or move the file away") from None
+            raise PipelineError(error.problem, "correct the schema of the source, or move the file away") from None
 
 
 def lines(origin: str, data: bytes | memoryview, begin: int = 0) -> Bundle:
@@ -222,10 +224,10 @@ def _line_ends(data: bytes | memoryview) -> tuple[npt.NDArray[np.int64], bool]:
 def folder_of(source: Source) -> str:
     """The folder of a source. Refuses one that does not exist or is a file."""
     if not os.path.isdir(source.name):
-        advice = "files() reads the files of a folder"
         if os.path.exists(source.name):
-            raise refuse(f"the folder {source.name} is a file, not a folder", source.place, advice)
-        raise NotFoundError(f"the folder {source.name} is not there", advice, source.place)
+            raise refuse(f"{source.name} is a file, not a folder", source.place, "pass a folder to files()")
+        advice = "create the folder, or correct the path"
+        raise NotFoundError(f"folder {source.name} does not exist", advice, source.place)
     return os.path.abspath(source.name)
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from math import isnan
 from typing import Any, TypeAlias
 
-from millrace.model.errors import refuse, unknown
+from millrace.model.errors import refuse_unknown
 from millrace.model.query import WINDOW_COLUMNS, Query
 from millrace.model.rows import as_key
 from millrace.model.stream import Stream
@@ -72,7 +72,7 @@ class Answers:
     def view(self, name: str) -> list[Answer]:
         """The rows of a view at the end: keys, window and aggregates, sorted by key."""
         if name not in self._views:
-            raise refuse(unknown("view", name, self._views))
+            raise refuse_unknown("view", name, self._views)
         shape = shape_of(name, self._views[name])
         return _content(shape, free_names(self._views[name].schema.names, PANE_COLUMNS)[0], self[name])
 
@@ -92,11 +92,11 @@ def in_order(of: Query | Stream, rows: Iterable[Mapping[str, Any]]) -> list[Answ
     def pane(row: Answer) -> tuple[Any, ...]:
         return (*(as_key(row[name]) for name in of.keys), row[START], row[END], row[index])
 
-    said = {pane(row) for row in plain if row[diff] > 0}
+    asserted = {pane(row) for row in plain if row[diff] > 0}
 
     def place(row: Answer) -> tuple[Any, ...]:
         key = [_rank(row[name]) for name in of.keys]
-        is_later = row[diff] > 0 or pane(row) in said
+        is_later = row[diff] > 0 or pane(row) in asserted
         return (key, is_later, _rank(row[START]), _rank(row[END]), row[index], -row[diff])
 
     return sorted(plain, key=place)
@@ -127,7 +127,7 @@ def _is_replaced(shape: ViewShape, old: Answer, new: Answer) -> bool:
 
 def _known(output: str, outputs: Mapping[str, object]) -> str:
     if output not in outputs:
-        raise refuse(unknown("view or sink", output, outputs))
+        raise refuse_unknown("view or sink", output, outputs)
     return output
 
 

@@ -91,13 +91,13 @@ def _verdict(document: Document, failure: str | None, line: int) -> Verdict:
     if document.error is None:
         return Verdict(document, failure, line)
     if failure is None:
-        return Verdict(document, f"it should fail with {document.error!r}, but passes", document.line)
+        return Verdict(document, f"it must fail with {document.error!r}, but it passes", document.line)
     try:
-        found = re.search(document.error, failure)
+        match = re.search(document.error, failure)
     except (re.error, OverflowError, RecursionError):
         return Verdict(document, failure, line)
-    wrong = f"it should fail with {document.error!r}, but fails with: {failure}"
-    return Verdict(document, None if found else wrong, line)
+    difference = f"it must fail with {document.error!r}, but it fails with: {failure}"
+    return Verdict(document, None if match else difference, line)
 
 
 def _failure(document: Document, engine: str, ran: Engine | list[str] | Exception | None) -> tuple[str | None, int]:
@@ -122,8 +122,8 @@ def _failure(document: Document, engine: str, ran: Engine | list[str] | Exceptio
 
 def _compare_batch(transcript: Transcript, differing: list[str]) -> None:
     if differing:
-        found = ["it is not the reference's", *differing]
-        raise _DifferenceError(len(transcript.steps), "the batch of all input", found)
+        lines = ["the answers differ from those of the reference", *differing]
+        raise _DifferenceError(len(transcript.steps), "the batch of all input", lines)
 
 
 def _run(transcript: Transcript, engine: Engine) -> None:
@@ -148,43 +148,45 @@ def _run(transcript: Transcript, engine: Engine) -> None:
                     raise _DifferenceError(number, "dropped", [f"expected {count}, got {engine.dropped}"])
             case WatermarkIs(at):
                 if engine.event_time != at:
-                    found = f"expected {_seconds(at)}, got {_seconds(engine.event_time)}"
-                    raise _DifferenceError(number, "watermark_is", [found])
+                    difference = f"expected {_seconds(at)}, got {_seconds(engine.event_time)}"
+                    raise _DifferenceError(number, "watermark_is", [difference])
     _compare(len(transcript.steps), "the end", transcript.query, (), panes, engine)
 
 
 def _compare(
     step: int, what: str, query: Query, expected: tuple[Mapping[str, Any], ...], panes: list[Pane], engine: Engine
 ) -> None:
-    said = [_attributes(pane, query) for pane in panes]
-    matched = _match(expected, said)
+    actual = [_attributes(pane, query) for pane in panes]
+    matched = _match(expected, actual)
     missing = [pane for number, pane in enumerate(expected) if number not in matched]
-    extra = [pane for number, pane in enumerate(said) if number not in matched.values()]
+    extra = [pane for number, pane in enumerate(actual) if number not in matched.values()]
     if not missing and not extra:
         return
     counts = ((len(missing), "missing"), (len(extra), "unexpected"))
-    found = [", ".join(f"{many} {how}" for many, how in counts if many)]
+    lines = [", ".join(f"{many} {how}" for many, how in counts if many)]
     for wanted in missing:
-        found.append(f"missing pane    {_written(wanted)}")
+        lines.append(f"missing pane    {_written(wanted)}")
         near = min(extra, key=lambda pane: len(_differing(wanted, pane)), default=None)
         differing = [] if near is None else _differing(wanted, near)
         if near is not None and len(differing) <= 2:
-            found += [f"  expected {key}: {_text(wanted[key])}, got {_text(near[key])}" for key in differing]
-    found += [f"unexpected pane {_written(pane)}" for pane in extra]
+            lines += [f"  expected {key}: {_text(wanted[key])}, got {_text(near[key])}" for key in differing]
+    lines += [f"unexpected pane {_written(pane)}" for pane in extra]
     if engine.dropped and missing:
-        found.append(f"{engine.dropped} elements were dropped: they came too late, or the trigger had finished")
+        lines.append(f"{engine.dropped} elements were dropped: they were too late, or the trigger had finished")
     if engine.dead:
-        found.append(f"{len(engine.dead)} elements were not taken in; the first because of {engine.dead[0].reason}")
-    raise _DifferenceError(step, what, found)
+        lines.append(
+            f"{len(engine.dead)} elements became dead letters; the reason of the first: {engine.dead[0].reason}"
+        )
+    raise _DifferenceError(step, what, lines)
 
 
-def _match(expected: tuple[Mapping[str, Any], ...], said: list[dict[str, Any]]) -> dict[int, int]:
+def _match(expected: tuple[Mapping[str, Any], ...], actual: list[dict[str, Any]]) -> dict[int, int]:
     """A maximum matching of expectations to panes: the pane of each expectation.
 
     An expectation that leaves attributes out may fit several panes, so the matching grows along shortest augmenting
     paths.
     """
-    fits = [[pane for pane, got in enumerate(said) if not _differing(wanted, got)] for wanted in expected]
+    fits = [[pane for pane, got in enumerate(actual) if not _differing(wanted, got)] for wanted in expected]
     holder: dict[int, int] = {}
     held: dict[int, int] = {}
     for start in range(len(expected)):
@@ -207,28 +209,26 @@ def _match(expected: tuple[Mapping[str, Any], ...], said: list[dict[str, Any]]) 
     return held
 
 
-def _differing(wanted: Mapping[str, Any], said: Mapping[str, Any]) -> list[str]:
+def _differing(wanted: Mapping[str, Any], got: Mapping[str, Any]) -> list[str]:
     return [
-        key
-        for key, value in wanted.items()
-        if not (value == said[key] if key == "window" else _equal(value, said[key]))
+        key for key, value in wanted.items() if not (value == got[key] if key == "window" else _equal(value, got[key]))
     ]
 
 
-def _equal(wanted: Any, said: Any) -> bool:
-    if isinstance(said, datetime):
-        said = to_instant(said) / SECOND
-    if isinstance(wanted, bool) or isinstance(said, bool):
-        return wanted is said
-    if isinstance(wanted, int) and isinstance(said, int):
-        return wanted == said
-    if isinstance(wanted, int | float) and isinstance(said, int | float):
-        return wanted == said or math.isclose(wanted, said, rel_tol=1e-9) or (math.isnan(wanted) and math.isnan(said))
-    if isinstance(wanted, list) and isinstance(said, list):
-        return len(wanted) == len(said) and all(map(_equal, wanted, said))
-    if isinstance(wanted, Mapping) and isinstance(said, Mapping):
-        return wanted.keys() == said.keys() and all(_equal(wanted[key], said[key]) for key in wanted)
-    return bool(wanted == said)
+def _equal(wanted: Any, got: Any) -> bool:
+    if isinstance(got, datetime):
+        got = to_instant(got) / SECOND
+    if isinstance(wanted, bool) or isinstance(got, bool):
+        return wanted is got
+    if isinstance(wanted, int) and isinstance(got, int):
+        return wanted == got
+    if isinstance(wanted, int | float) and isinstance(got, int | float):
+        return wanted == got or math.isclose(wanted, got, rel_tol=1e-9) or (math.isnan(wanted) and math.isnan(got))
+    if isinstance(wanted, list) and isinstance(got, list):
+        return len(wanted) == len(got) and all(map(_equal, wanted, got))
+    if isinstance(wanted, Mapping) and isinstance(got, Mapping):
+        return wanted.keys() == got.keys() and all(_equal(wanted[key], got[key]) for key in wanted)
+    return bool(wanted == got)
 
 
 def _attributes(pane: Pane, query: Query) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from millrace.edge.tables import columns_of
 from millrace.model.duration import to_datetime
-from millrace.model.errors import Place, caller, refuse, unknown
+from millrace.model.errors import Place, caller, refuse, refuse_unknown, unknown
 from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
 from millrace.model.stream import Source, Stream, Table
@@ -34,14 +34,15 @@ class Checked:
 def check_script(pipeline: Pipeline, script: Script) -> Checked:
     """Check a script. Refuses names that the pipeline does not have, with the place of the step."""
     if all(isinstance(step, Contents) for step in script.steps):
-        raise refuse("nothing happens in the script; a method returns a longer script: script = script.rows(...)")
+        advice = "assign the script that a method returns: script = script.rows(...)"
+        raise refuse("the script has no rows, watermarks or clock steps", advice=advice)
     sources, tables = _sources(pipeline), _tables(pipeline)
     arrivals: dict[str, dict[int, Arrival]] = {}
     contents: dict[int, Sequence[Row]] = {}
     for number, step in enumerate(script.steps):
         if isinstance(step, Arrival):
             if step.source not in sources:
-                raise refuse(unknown("source", step.source, sources), step.place)
+                raise refuse_unknown("source", step.source, sources, step.place)
             arrivals.setdefault(step.source, {})[number] = step
         elif isinstance(step, Contents):
             contents[number] = contents_of(_table(pipeline, step, tables), step)
@@ -57,8 +58,8 @@ def check_mark(checked: Checked, step: ScriptMark, watermarks: Mapping[str, int]
     least = min((watermarks[name] for name in queries), default=step.at)
     if step.at < least:
         raise refuse(
-            f"watermark({to_datetime(step.at).isoformat()!r}) has no effect: by the rows so far and event_time(...) of "
-            f"the pipeline, the watermark is at {to_datetime(least).isoformat()} already",
+            f"watermark({to_datetime(step.at).isoformat()!r}) has no effect: by the event_time(...) of the pipeline "
+            f"and the rows so far, the watermark is already at {to_datetime(least).isoformat()}",
             step.place,
         )
 
@@ -69,13 +70,14 @@ def stream_of(of: Query | Stream) -> Stream:
 
 
 def _sources(pipeline: Pipeline) -> dict[str, Source]:
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     for source in pipeline.sources:
-        if found.setdefault(source.name, source) != source:
+        if sources.setdefault(source.name, source) != source:
             raise refuse(
-                f"the pipeline has two sources {source.name!r}, a {found[source.name].kind} and a {source.kind}"
+                f"the pipeline has two sources named {source.name!r}, of kinds {sources[source.name].kind} and "
+                f"{source.kind}"
             )
-    return found
+    return sources
 
 
 def _outputs(pipeline: Pipeline) -> dict[str, Query | Stream]:
@@ -83,7 +85,7 @@ def _outputs(pipeline: Pipeline) -> dict[str, Query | Stream]:
     for output in pipeline.sinks:
         name = str(output.sink)
         if name in outputs:
-            raise refuse(f"two outputs go to {name}; send each to a place of its own", output.place)
+            raise refuse(f"two outputs write to {name}", output.place, "give each output a sink of its own")
         outputs[name] = output.of
     return outputs
 
@@ -95,8 +97,8 @@ def _tables(pipeline: Pipeline) -> dict[str, Table]:
 
 def _table(pipeline: Pipeline, step: Contents, tables: Mapping[str, Table]) -> Table:
     if step.table not in tables:
-        known = unknown("table", step.table, tables)
-        raise refuse(f"{known}; a script can give the rows of tables with path= or view=", step.place)
+        advice = "use a table with path= or view=, whose rows a script can set"
+        raise refuse(unknown("table", step.table, tables), step.place, advice)
     return tables[step.table]
 
 
@@ -113,9 +115,9 @@ def _at_start(
     for name, table in tables.items():
         if name not in held and table.path is None:
             raise refuse(
-                f"table {name!r} is read from view {table.view!r}; "
-                f"begin the script with its rows: .table({name!r}, ...)",
+                f"the script does not set the rows of table {name!r}, which is read from view {table.view!r}",
                 place,
+                f"start the script with .table({name!r}, ...)",
             )
         if name not in held:
             held[name] = columns_of(table, place).to_pylist()

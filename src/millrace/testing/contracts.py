@@ -43,23 +43,23 @@ def check_source(
     start, end = _position(first.start(), "start"), _position(first.end(), "end")
     assert _position(make().start(), "start") == start, "start() must be the same whenever it is called"
     rows = _read(first, start, end, columns)
-    assert rows, "the source has no rows to check; give add="
+    assert rows, "the source has no rows to check; pass add="
     assert _read(make(), start, end, columns) == rows, "the rows between two positions must be the same after a restart"
     steps = _micro_batches(make(), start, end)
     stepped = [row for at, after in steps for row in _read(make(), at, after, columns)]
     assert stepped == rows, "micro-batches between start() and end() must read every row once, in order"
-    assert _read(first, end, end, columns) == [], "there are no rows between a position and itself"
+    assert _read(first, end, end, columns) == [], "splits() between a position and itself must have no rows"
     if add is None:
         return
     add()
     assert make().start() == start, "start() must be the same after the source has grown"
-    assert _read(make(), start, end, columns) == rows, "rows that come later must not change what old positions read"
+    assert _read(make(), start, end, columns) == rows, "new rows must not change the rows between old positions"
     later = make()
     after = _position(later.end(), "end")
     more = _read(later, end, after, columns)
     assert more, "end() must move when the source grows"
     assert _read(later, start, after, columns) == [*rows, *more], (
-        "a later position must read all rows of an earlier one, and then more"
+        "reading up to a later position must return the rows up to the earlier one, then the new rows"
     )
 
 
@@ -68,8 +68,8 @@ def _position(position: Any, what: str) -> Any:
     try:
         back = json.loads(json.dumps(position))
     except (TypeError, ValueError) as error:
-        raise AssertionError(f"{what}() must give a JSON value, not {position!r}: {error}") from None
-    assert back == position, f"{what}() gives {position!r}, which JSON turns into {back!r}"
+        raise AssertionError(f"{what}() must return a JSON value, not {position!r}: {error}") from None
+    assert back == position, f"{what}() returned {position!r}, which JSON turns into {back!r}"
     return back
 
 
@@ -82,7 +82,7 @@ def _read(source: CustomSource, start: Any, end: Any, schema: Schema) -> list[di
         try:
             worker, piece = cloudpickle.loads(cloudpickle.dumps((source, split)))  # type: ignore[no-untyped-call]
         except Exception as error:
-            raise AssertionError(f"a source and its splits must be picklable for workers to read: {error}") from None
+            raise AssertionError(f"the source and its splits must be picklable: {error}") from None
         rows += columns_of(worker.read(piece), schema, "read()").to_pylist()
     return rows
 
@@ -91,7 +91,7 @@ def _micro_batches(source: CustomSource, start: Any, end: Any) -> list[tuple[Any
     steps, at = [], start
     while at != end:
         after = _position(source.limit(at, end), "limit")
-        assert after != at, f"limit() must go on from {at!r}, as there are rows up to {end!r}"
+        assert after != at, f"limit() must advance from {at!r}: there are rows up to {end!r}"
         steps.append((at, after))
         at = after
         assert len(steps) < _MOST_STEPS, f"limit() does not reach {end!r}"
@@ -123,12 +123,12 @@ def check_sink(
     for line in range(1, _MOST_KILLS):
         commit = Commit("check", "a", line)
         ended = _killed_at(line, lambda commit=commit: written(commit))  # type: ignore[misc]
-        found = _sorted(stored())
+        left = _sorted(stored())
         whole = _sorted([*expected, *rows.to_pylist()])
-        assert found in (_sorted(expected), whole), f"killed at line {line} of write(), a part of {commit} is stored"
+        assert left in (_sorted(expected), whole), f"a kill at line {line} of write() left a part of {commit}"
         written(commit)
         expected += rows.to_pylist()
-        assert _sorted(stored()) == whole, f"killed at line {line} of write(), and written again, {commit} is not once"
+        assert _sorted(stored()) == whole, f"after a kill at line {line} and a new write(), {commit} is not stored once"
         if ended:
             return
 

@@ -92,16 +92,16 @@ class LocalOutput:
                 self.engine.table(table, checked.contents[number])
                 return []
             case Arrival(source):
-                said: list[Any] = []
+                answers: list[Any] = []
                 if source in self._reads:
-                    said += self.engine.input(checked.admitted[number].rows, source)
-                said += self.engine.advance(self._now)
+                    answers += self.engine.input(checked.admitted[number].rows, source)
+                answers += self.engine.advance(self._now)
             case Tick(now):
                 self._now = now
-                said = list(self.engine.advance(now))
+                answers = list(self.engine.advance(now))
             case ScriptMark(at):
-                said = list(self.engine.watermark(at))
-        return in_order(self.of, map(self._row, said))
+                answers = list(self.engine.watermark(at))
+        return in_order(self.of, map(self._row, answers))
 
     def records_of(self, letters: Sequence[RowDeadLetter], source: str, admitted: Admitted) -> list[tuple[int, str]]:
         """The indexes of the rows of a bundle that caused dead letters, with the reasons.
@@ -110,8 +110,8 @@ class LocalOutput:
         processed again, alone, by a fresh engine.
         """
         waiting = [(repr(letter.row), letter.reason) for letter in letters]
-        found = []
-        for place, row in enumerate(admitted.rows):
+        causes = []
+        for index, row in enumerate(admitted.rows):
             if not waiting:
                 break
             alone = self._start(self._tables, self._now)
@@ -119,8 +119,8 @@ class LocalOutput:
             for letter in alone.dead:
                 if (repr(letter.row), letter.reason) in waiting:
                     waiting.remove((repr(letter.row), letter.reason))
-                    found.append((place, letter.reason))
-        return found
+                    causes.append((index, letter.reason))
+        return causes
 
     def without_value(self, failures: Sequence[Failure]) -> list[DeadLetter]:
         """The dead letters of answers that have no value, in the order of the failures."""
@@ -132,16 +132,16 @@ class LocalOutput:
         bounds = zip(WINDOW_COLUMNS, self.of.bounds(failure.window), strict=True)
         return dict(zip(self.of.keys, failure.key, strict=True)) | {column.name: at for column, at in bounds}
 
-    def _row(self, said: Pane | Row) -> Mapping[str, Any]:
-        if not isinstance(said, Pane):
-            return {name: said[name] for name in self.of.schema.names}
+    def _row(self, answer: Pane | Row) -> Mapping[str, Any]:
+        if not isinstance(answer, Pane):
+            return {name: answer[name] for name in self.of.schema.names}
         assert isinstance(self.of, Query)
-        about = (said.diff, str(said.timing), said.index, said.last)
-        bounds = zip(WINDOW_COLUMNS, self.of.bounds(said.window), strict=True)
+        about = (answer.diff, str(answer.timing), answer.index, answer.last)
+        bounds = zip(WINDOW_COLUMNS, self.of.bounds(answer.window), strict=True)
         return {
-            **dict(zip(self.of.keys, said.key, strict=True)),
+            **dict(zip(self.of.keys, answer.key, strict=True)),
             **{column.name: at for column, at in bounds},
-            **said.values,
+            **answer.values,
             **dict(zip(free_names(self.of.schema.names, PANE_COLUMNS), about, strict=True)),
         }
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from millrace.model import aggregate, sketch, trigger, watermark, window
 from millrace.model.aggregate import Aggregate
-from millrace.model.errors import refuse, unknown
+from millrace.model.errors import refuse, refuse_unknown
 from millrace.model.trigger import Trigger
 from millrace.model.watermark import Policy
 from millrace.model.window import Windowing
@@ -99,10 +99,10 @@ def parse_aggregate(text: object) -> Aggregate:
 def _call(text: object, what: str, known: Mapping[str, Callable[..., T]], nested: bool = False) -> T:
     match = _CALL.fullmatch(text) if isinstance(text, str) and len(text) < _LONGEST else None
     if match is None:
-        raise refuse(f"{what} {text!r:.80} does not parse; write it like {next(iter(known))}(...)")
+        raise refuse(f"{what} {text!r:.80} does not parse", advice=f"write it like {next(iter(known))}(...)")
     name, inside = match.groups()
     if name not in known:
-        raise refuse(unknown(what, name, known))
+        raise refuse_unknown(what, name, known)
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
     for argument in _split(inside, f"{what} {text!r}"):
@@ -111,7 +111,7 @@ def _call(text: object, what: str, known: Mapping[str, Callable[..., T]], nested
         parsed = _call(value, what, known, nested) if nested and "(" in value else _literal(value)
         if keyword:
             if keyword[1] in keywords:
-                raise refuse(f"{what} {name}(): {keyword[1]}= is there twice")
+                raise refuse(f"{what} {name}(): {keyword[1]}= is given twice")
             keywords[keyword[1]] = parsed
         else:
             positional.append(parsed)
@@ -140,7 +140,7 @@ def _split(inside: str, what: str) -> Iterator[str]:
             yield inside[start:place]
             start = place + 1
     if depth or quote:
-        raise refuse(f"{what} does not parse: parentheses or quotes do not match")
+        raise refuse(f"{what} does not parse: its parentheses or quotes are not balanced")
     if inside.strip():
         yield inside[start:]
 

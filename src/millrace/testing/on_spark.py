@@ -88,12 +88,12 @@ def run_on_spark(checked: Checked, spark: SparkSession) -> Answers:
         batch = by_step[number]
         if isinstance(step, ScriptMark):
             check_mark(checked, step, watermarks)
-        said: dict[str, list[Answer]] = {}
+        answers: dict[str, list[Answer]] = {}
         for part, name in parts.items():
-            said[name] = in_order(checked.outputs[name], batch.answers[part].to_pylist())
+            answers[name] = in_order(checked.outputs[name], batch.answers[part].to_pylist())
             dropped[name] = batch.progress.parts[part].dropped
         watermarks = {name: _watermark(batch.progress, part) for part, name in parts.items()}
-        steps.append(StepAnswers(said, _letters(checked, number, batch.letters, positions, parts)))
+        steps.append(StepAnswers(answers, _letters(checked, number, batch.letters, positions, parts)))
         if isinstance(step, Arrival):
             positions[step.source] += len(checked.admitted[number].rows)
     return Answers(steps, dropped, checked.outputs, checked.pipeline.views)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.edge.decode import JsonDecoder
-from millrace.model.errors import Place, at_place, refuse, shown, unknown
+from millrace.model.errors import Place, at_place, refuse, refuse_unknown, shown
 from millrace.model.plain import to_json
 from millrace.model.rows import fits
 from millrace.model.schema import Schema
@@ -117,14 +117,16 @@ def _check_records(source: Source, step: Arrival) -> None:
         if not isinstance(record, str):
             _check_columns(record, source.schema, f"source {source.name!r}", step.place)
         elif not is_json(source):
-            message = f"source {source.name!r} has no JSON records; a row is a dict of columns, not {shown(record)}"
-            raise refuse(message, step.place)
+            problem = (
+                f"the records of source {source.name!r} are not JSON, so a row must be a dict, not {shown(record)}"
+            )
+            raise refuse(problem, step.place)
 
 
 def _check_columns(row: Row, schema: Schema, where: str, place: Place) -> None:
     for name in row:
         if name not in schema:
-            raise refuse(f"{where}: {unknown('column', name, schema.names)}", place)
+            raise refuse_unknown("column", name, schema.names, place).about(where)
 
 
 def _value(value: Any, type: str) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from millrace.model.errors import refuse, shown, unknown
+from millrace.model.errors import refuse, refuse_unknown, shown
 from millrace.model.pipeline import Pipeline
 from millrace.testing.answers import Answers
 from millrace.testing.checked import check_script
@@ -34,9 +34,9 @@ def run_script(
     if not isinstance(script, Script):
         raise refuse(f"run_script() takes a Script, not {shown(script)}")
     if engine not in get_args(EngineName):
-        raise refuse(unknown("engine", engine, get_args(EngineName)))
+        raise refuse_unknown("engine", engine, get_args(EngineName))
     if spark is not None and engine != "spark":
-        raise refuse(f"spark= is for engine='spark', not for {engine!r}")
+        raise refuse(f"engine {engine!r} does not take spark=", advice="leave spark= out, or use engine='spark'")
     checked = check_script(pipeline, script)
     if engine == "spark":
         from millrace.testing.on_spark import run_on_spark, session_of_process  # imports Spark, which is slow

@@ -106,7 +106,7 @@ class Script:
         """The watermark advances to `at` in every view and sink that is not past it."""
         instant = _instant(at, "watermark()")
         if instant < self._mark:
-            raise refuse(f"the watermark goes back: from {_iso(self._mark)} to {_iso(instant)}")
+            raise refuse(f"the watermark cannot go back from {_iso(self._mark)} to {_iso(instant)}")
         return self._with(ScriptMark(instant, caller()))
 
     def clock(self, time: Time | Duration) -> "Script":
@@ -117,7 +117,7 @@ class Script:
         else:
             then = _instant(time, "clock()")
         if then <= now:
-            raise refuse(f"the clock does not advance: it is {_iso(now)} already, and clock() says {_iso(then)}")
+            raise refuse(f"the clock must advance: it is at {_iso(now)}, and clock() sets it to {_iso(then)}")
         return self._with(Tick(then, caller()))
 
     def end(self) -> "Script":
@@ -140,7 +140,7 @@ class Script:
 
     def _with(self, step: Step) -> "Script":
         if self._mark == END_OF_TIME:
-            raise refuse("nothing can follow end(): the input is over")
+            raise refuse("no step can follow end()")
         return replace(self, steps=(*self.steps, step))
 
 
@@ -151,14 +151,14 @@ def _record(row: object, where: str) -> Record:
 def _copied(row: object, where: str) -> Row:
     """A copy, so that the test may reuse its dict."""
     if not isinstance(row, Mapping):
-        hint = "; give the rows one by one, as *rows" if isinstance(row, list | tuple) else ""
-        raise refuse(f"{where}: a row is a dict of columns, not {shown(row)}{hint}")
+        advice = "pass each row as an argument of its own, as with *rows" if isinstance(row, list | tuple) else None
+        raise refuse(f"{where}: a row must be a dict of columns, not {shown(row)}", advice=advice)
     return dict(row)
 
 
 def _name(name: object, method: str, what: str) -> str:
     if not isinstance(name, str):
-        raise refuse(f"{method}() takes the name of a {what} first, not {shown(name)}")
+        raise refuse(f"the first argument of {method}() must be the name of a {what}, not {shown(name)}")
     return name
 
 

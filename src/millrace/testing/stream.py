@@ -73,15 +73,16 @@ class Recorded:
         return self._next()
 
     def _next(self) -> list[Pane]:
-        said = self.batches[self._number]
+        batch = self.batches[self._number]
         self._number += 1
-        self.dropped, self.event_time = said.dropped, said.watermark
-        return said.panes
+        self.dropped, self.event_time = batch.dropped, batch.watermark
+        return batch.panes
 
 
 def record(transcripts: Sequence[Transcript]) -> list[Recorded | Exception]:
     """The results of a stream for each transcript; or the error."""
-    return [said if isinstance(said, Exception) else Recorded(said) for said in drive(spark(), map(_case, transcripts))]
+    results = drive(spark(), map(_case, transcripts))
+    return [result if isinstance(result, Exception) else Recorded(result) for result in results]
 
 
 def drive(spark: SparkSession, cases: Iterable[StreamCase], fuse: bool = True) -> list[list[Said] | Exception]:
@@ -94,7 +95,9 @@ def alone_if_not_together(run: Callable[[Sequence[T]], list[R]], cases: Sequence
     try:
         return list(run(cases))
     except Exception as error:
-        return [error] if len(cases) == 1 else [found for case in cases for found in alone_if_not_together(run, [case])]
+        if len(cases) == 1:
+            return [error]
+        return [result for case in cases for result in alone_if_not_together(run, [case])]
 
 
 def _drive(spark: SparkSession, cases: Sequence[StreamCase], fuse: bool) -> list[list[Said]]:
@@ -107,14 +110,14 @@ def _drive(spark: SparkSession, cases: Sequence[StreamCase], fuse: bool) -> list
         views[name] = renamed(case.query, name)
         idle = [Happening()] * (most - len(case.happenings))
         scripts[name] = MemoryScript([*case.happenings, *idle], derived=case.derived)
-    said: list[list[Said]] = [[] for _ in cases]
+    batches: list[list[Said]] = [[] for _ in cases]
 
     def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
         for number, case in enumerate(cases):
             part = progress.parts[f"view case_{number}"]
             panes = panes_of(case.query, answers[f"view case_{number}"])
             watermark = BEGINNING_OF_TIME if part.watermark is None else part.watermark
-            said[number].append(Said(panes, part.dropped, watermark))
+            batches[number].append(Said(panes, part.dropped, watermark))
 
     with TemporaryDirectory(prefix="millrace-check-") as folder:
         run = stream.start(
@@ -125,7 +128,7 @@ def _drive(spark: SparkSession, cases: Sequence[StreamCase], fuse: bool) -> list
             run.wait()
         finally:
             run.stop()
-    return said
+    return batches
 
 
 def panes_of(query: Query, answers: pa.Table) -> list[Pane]:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeGuard
 import yaml
 
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME, SECOND, to_datetime
-from millrace.model.errors import PipelineError, refuse, unknown, unreadable
+from millrace.model.errors import PipelineError, refuse, refuse_unknown, unreadable
 from millrace.model.inputs import memory
 from millrace.model.pane import Mode, Timing
 from millrace.model.query import Query
@@ -38,7 +38,7 @@ class _Loader(yaml.SafeLoader):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for number, key in enumerate(keys):
             if key in keys[:number]:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is there twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
         made: dict[Any, Any] = super().construct_mapping(node, deep)
         return made
 
@@ -138,12 +138,12 @@ def read_documents(path: Path) -> Iterator[Document]:
     except OSError as error:
         raise unreadable(path, error) from None
     except UnicodeDecodeError:
-        raise PipelineError(f"{path}: cannot be read: it is not text in UTF-8") from None
+        raise PipelineError(f"{path} is not text in UTF-8") from None
     except yaml.YAMLError as error:
-        raise PipelineError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+        raise PipelineError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     except (ValueError, ArithmeticError, RecursionError, LookupError) as error:
         # PyYAML does not catch Python's errors for invalid dates and numbers, or for too deep nesting.
-        raise PipelineError(f"{path}: cannot be read: {error}") from None
+        raise PipelineError(f"{path} is not valid YAML: {error}") from None
 
 
 def _step_lines(document: yaml.Node) -> tuple[int, ...]:
@@ -157,15 +157,15 @@ def parse_transcript(document: Document) -> Transcript:
     """Parse a document. Raises MillraceError if it is invalid."""
     content = document.content
     if not isinstance(content, Mapping):
-        raise refuse(f"a transcript is a mapping with window: and steps:, not {type(content).__name__}")
+        raise refuse(f"a transcript must be a mapping with window: and steps:, not {type(content).__name__}")
     for key in content:
         if key not in _KEYS:
-            raise refuse(unknown("key", key, _KEYS))
+            raise refuse_unknown("key", key, _KEYS)
     for key in ("window", "steps"):
         if key not in content:
             raise refuse(f"a transcript needs {key}:")
     if not isinstance(content["steps"], list):
-        raise refuse(f"steps: is a list of steps, not {content['steps']!r}")
+        raise refuse(f"steps: must be a list, not {content['steps']!r}")
     if document.error is not None:
         try:
             re.compile(document.error)
@@ -187,17 +187,17 @@ def parse_transcript(document: Document) -> Transcript:
         .window(windowing, "0s" if content.get("lateness") == 0 else content.get("lateness", "0s"))
     )
     if "trigger" in content and "mode" not in content:
-        raise refuse(f"with a trigger, say how panes relate to each other; mode: is one of {', '.join(Mode)}")
+        raise refuse("a transcript with trigger: needs mode:", advice=f"set mode: to one of {', '.join(Mode)}")
     if "trigger" in content:
         windowed = windowed.trigger(parse_trigger(content["trigger"]))
     if "mode" in content:
         windowed = _in_mode(windowed, content["mode"])
     aggregates = content.get("aggregate", {"values": "collect(v)"})
     if not isinstance(aggregates, Mapping) or not aggregates:
-        raise refuse(f"aggregate: maps names to aggregates, like {{total: sum(v)}}, not {aggregates!r}")
+        raise refuse(f"aggregate: must map names to aggregates, like {{total: sum(v)}}, not {aggregates!r}")
     for name in aggregates:
         if not isinstance(name, str):
-            raise refuse(f"an aggregate is named by a word, not {name!r}")
+            raise refuse(f"the name of an aggregate must be text, not {name!r}")
     query = windowed.aggregate(**{str(name): parse_aggregate(text) for name, text in aggregates.items()})
     steps = tuple(_step(step, number, query, bundles.get(number, [])) for number, step in numbered)
     return Transcript(query, steps, derived="watermarks" in content or "idle" in content)
@@ -205,13 +205,13 @@ def parse_transcript(document: Document) -> Transcript:
 
 def _in_mode(windowed: Any, mode: object) -> Any:
     if mode not in tuple(Mode):
-        raise refuse(unknown("mode", mode, Mode))
+        raise refuse_unknown("mode", mode, Mode)
     return getattr(windowed, str(mode))()
 
 
 def _step(step: object, number: int, query: Query, bundle: list[dict[str, Any]]) -> Step:
     if not isinstance(step, Mapping) or len(step) != 1:
-        raise refuse(f"step {number} is one of {', '.join(_STEPS)} with its value, not {step!r}")
+        raise refuse(f"step {number} must have exactly one of the keys {', '.join(_STEPS)}, but is {step!r}")
     ((kind, value),) = step.items()
     where = f"step {number}, {kind}"
     match kind:
@@ -225,11 +225,11 @@ def _step(step: object, number: int, query: Query, bundle: list[dict[str, Any]])
             return Expect(tuple(_expected(pane, where, query) for pane in _list(value, where)))
         case "dropped":
             if not isinstance(value, int) or isinstance(value, bool):
-                raise refuse(f"{where}: a number of elements, not {value!r}")
+                raise refuse(f"{where}: the value must be a number of elements, not {value!r}")
             return Dropped(value)
         case "watermark_is":
             return WatermarkIs(_instant(value, where))
-    raise refuse(f"step {number}: {unknown('step', kind, _STEPS)}")
+    raise refuse_unknown("step", kind, _STEPS).about(f"step {number}")
 
 
 def _elements(value: object, number: int) -> list[dict[str, Any]]:
@@ -238,16 +238,16 @@ def _elements(value: object, number: int) -> list[dict[str, Any]]:
     for item in _list(value, where):
         given = {"v": item, "at": item} if isinstance(item, int | float) and not isinstance(item, bool) else item
         if not isinstance(given, Mapping):
-            raise refuse(f"{where}: an element is {{k: a, v: 5, at: 3}} or a number, not {item!r}")
+            raise refuse(f"{where}: an element must be like {{k: a, v: 5, at: 3}} or a number, not {item!r}")
         for key in given:
             if key not in _ELEMENT:
-                raise refuse(f"{where}: {unknown('attribute', key, _ELEMENT)}")
+                raise refuse_unknown("attribute", key, _ELEMENT).about(where)
         element = {**dict.fromkeys(_ELEMENT), **given}
         if "v" not in given:
             element["v"] = element["at"]
         for key in ("at", "closes"):
             if element[key] is not None and not abs(_instant(element[key], f"{where}, {key}")) < _FURTHEST * SECOND:
-                raise refuse(f"{where}, {key}: an element happens at a time, not at {element[key]}")
+                raise refuse(f"{where}, {key}: the time of an element must be finite, not {element[key]}")
         elements.append(element)
     return elements
 
@@ -279,17 +279,17 @@ def _type_of(name: str, values: list[Any]) -> str:
         return "STRING"
     if kinds == {bool}:
         return "BOOLEAN"
-    found = ", ".join(sorted(kind.__name__ for kind in kinds))
-    raise refuse(f"the values of {name} must be all numbers, all text or all true or false, not {found}")
+    mixed = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise refuse(f"the values of {name} must be all numbers, all text or all booleans, not {mixed}")
 
 
 def _expected(pane: object, where: str, query: Query) -> Mapping[str, Any]:
     known = (*PANE, *query.aggregates)
     if not isinstance(pane, Mapping):
-        raise refuse(f"{where}: a pane is given by its attributes, like {{k: a, total: 7}}, not {pane!r}")
+        raise refuse(f"{where}: a pane must be a mapping of attributes, like {{k: a, total: 7}}, not {pane!r}")
     for key in pane:
         if key not in known:
-            raise refuse(f"{where}: {unknown('attribute', key, known)}")
+            raise refuse_unknown("attribute", key, known).about(where)
     # An aggregate hides the attribute of panes that has the same name.
     expected = dict(pane) if "diff" in query.aggregates else {"diff": 1, **pane}
     _check_attributes({key: value for key, value in expected.items() if key not in query.aggregates}, where)
@@ -299,31 +299,31 @@ def _expected(pane: object, where: str, query: Query) -> Mapping[str, Any]:
 def _check_attributes(given: Mapping[str, Any], where: str) -> None:
     """Refuse a value that an attribute of a pane can never have."""
     if given.get("diff", 1) not in (1, -1):
-        raise refuse(f"{where}: diff is +1 or -1, not {given['diff']!r}")
+        raise refuse(f"{where}: diff must be +1 or -1, not {given['diff']!r}")
     if not isinstance(given.get("index", 0), int) or isinstance(given.get("index"), bool):
-        raise refuse(f"{where}: index is a whole number, not {given['index']!r:.40}")
+        raise refuse(f"{where}: index must be a whole number, not {given['index']!r:.40}")
     if not isinstance(given.get("last", True), bool):
-        raise refuse(f"{where}: last is true or false, not {given['last']!r:.40}")
+        raise refuse(f"{where}: last must be true or false, not {given['last']!r:.40}")
     if given.get("timing", Timing.EARLY) not in tuple(Timing):
-        raise refuse(f"{where}: {unknown('timing', given['timing'], Timing)}")
+        raise refuse_unknown("timing", given["timing"], Timing).about(where)
     bounds = given.get("window", [0, 0])
     if not isinstance(bounds, list) or len(bounds) != 2 or not all(_is_number(bound) for bound in bounds):
-        raise refuse(f"{where}: a window is [start, end] in seconds, not {bounds!r}")
+        raise refuse(f"{where}: a window must be [start, end] in seconds, not {bounds!r}")
 
 
 def _list(value: object, where: str) -> list[Any]:
     if not isinstance(value, list):
-        raise refuse(f"{where}: a list in brackets, not {value!r}")
+        raise refuse(f"{where}: the value must be a list, not {value!r}")
     return value
 
 
 def _instant(value: object, where: str) -> int:
     if not _is_number(value):
-        raise refuse(f"{where}: a time in seconds, not {value!r}")
+        raise refuse(f"{where}: the value must be a time in seconds, not {value!r}")
     if value in (math.inf, -math.inf):
         return END_OF_TIME if value == math.inf else BEGINNING_OF_TIME
     if not abs(value) < _FURTHEST:
-        raise refuse(f"{where}: {value!r:.40} seconds is outside of the times that can be counted")
+        raise refuse(f"{where}: {value!r:.40} seconds is outside the supported range of times")
     return math.floor(Decimal(str(value)) * SECOND)
 
 
