@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -177,7 +178,7 @@ def test_a_savepoint_is_not_made_of_a_damaged_checkpoint(
         check_line(caught.value, home.checkpoint)
         damage(tmp_path / "good", pattern, way)
         with pytest.raises(CorruptError) as caught:
-            start_from(tmp_path / "good", tmp_path / "new")
+            start_from(tmp_path / "good", replace(home, checkpoint=tmp_path / "new"))
         check_line(caught.value, tmp_path / "good")
     assert not (tmp_path / "bad").exists()
     assert not (tmp_path / "new").exists()

@@ -25,7 +25,7 @@ PROGRESS = BatchProgress(3, 10, 0.5, 0, {"view counts": PartProgress(None, None,
 def test_a_damaged_report_is_shown_as_such_and_hides_no_other(tmp_path: Path, damaged: str) -> None:
     for name in ("charts", "other"):
         (tmp_path / name).mkdir()
-        note(tmp_path / name, name, PROGRESS, dead=1)
+        note(tmp_path / name, name, PROGRESS, dead=1, clock_moved=0)
     (tmp_path / "charts" / "status.json").write_text(damaged)
     asked = ["status", "--folder", str(tmp_path), "--log", str(tmp_path / "log.db"), "--format", "json"]
     result = CliRunner().invoke(app, asked)

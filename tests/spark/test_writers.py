@@ -12,7 +12,6 @@ import pytest
 from millrace import ConflictError, MachineError
 from millrace.model.connectors import Commit
 from millrace.model.schema import parse_schema
-from millrace.spark import sinks
 from millrace.spark.sinks import FileWriter, TableWriter
 from millrace.spark.writers import Answers, Delivery, Guarantee, Write, Writer
 
@@ -112,7 +111,7 @@ def test_a_swap_of_files_that_was_cut_off_is_completed(tmp_path: Path, monkeypat
             os.rename(source, to)
 
         with monkeypatch.context() as patched:
-            patched.setattr(sinks.os, "replace", replace)
+            patched.setattr("millrace.spark.sinks.os.replace", replace)
             with pytest.raises(KeyboardInterrupt):
                 new.serve()
         writer("file", folder, 2).serve()

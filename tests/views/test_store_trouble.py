@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from millrace.model.connectors import Commit
 from millrace.model.errors import CorruptError, MachineError, PipelineError
 from millrace.model.schema import Column, Schema
 from millrace.views.shape import ViewShape
@@ -48,7 +49,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def made(path: Path, users: int = 100) -> Path:
     with closing(open_store(path)) as store:
         store.open("charts", [SHAPE])
-        store.commit("charts", "c", 0, {"counts": answers(users)}, once=True)
+        store.commit(Commit("charts", "c", 0), {"counts": answers(users)}, once=True)
     return path
 
 
@@ -82,7 +83,7 @@ def test_a_mistake_in_a_query_is_still_a_mistake(tmp_path: Path) -> None:
 def test_a_store_on_a_full_disk_says_so(disk: Path) -> None:
     path = made(disk / "views.db")
     with closing(open_store(path)) as store, pytest.raises(MachineError) as caught:
-        store.commit("charts", "c", 1, {"counts": answers(100_000)}, once=True)
+        store.commit(Commit("charts", "c", 1), {"counts": answers(100_000)}, once=True)
     assert str(caught.value) == f"the disk is full: {path}; nothing was lost: make room, and run again"
 
 

@@ -336,7 +336,7 @@ def _serving(store: str, pipeline: Pipeline) -> int:
 def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
     folder = status.checkpoint.name
     if status.damaged is not None:
-        return status.pipeline, f"damaged: {status.damaged}", *[None] * 10
+        return status.pipeline, f"damaged: {status.damaged}", *[None] * 11
     progress = status.progress
     lags = [part["lag"] for part in progress["parts"].values() if part["lag"] is not None]
     return (

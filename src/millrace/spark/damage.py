@@ -16,7 +16,8 @@ from typing import Any
 
 from millrace.eventlog.sealed import unsealed
 from millrace.model.errors import AGAIN, CorruptError
-from millrace.spark.checkpoint import FORMAT, FUSED, Checkpoint, journal_of
+from millrace.spark.checkpoint import FUSED, Checkpoint, journal_of
+from millrace.spark.history import FORMAT
 from millrace.spark.trouble import machine_trouble
 from millrace.spark.writers import begun_batch
 
