@@ -569,3 +569,19 @@ def test_a_damaged_database_is_noticed(log: Log) -> None:
     log.path.unlink()
     with pytest.raises(MachineError, match="it cannot be opened or made"):
         log.ends("plays")
+
+
+def test_a_log_that_was_replaced_is_opened_again(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log.db")
+    log.create("plays")
+    log.append("plays", ["old"])
+    other = Log(tmp_path / "other.db")
+    other.create("plays")
+    other.close()
+    os.replace(tmp_path / "other.db", tmp_path / "log.db")
+    (tmp_path / "log.db-wal").unlink(missing_ok=True)
+    log.append("plays", ["new"])
+    assert Log(tmp_path / "log.db").read("plays", 0, 0, 1)["value"].to_pylist() == [b"new"]
+    (tmp_path / "log.db").unlink()
+    with pytest.raises(MachineError, match="cannot be opened"):
+        log.append("plays", ["nowhere"])

@@ -362,8 +362,10 @@ def _live_in(store: Store, pipeline: str, shape: ViewShape, history: list[tuple[
     store.open(pipeline, [shape])
     serving, previous, generation = Model(shape), None, 1
     snapshots = {store.version(): dict(serving.rows)}
-    for batch, (kind, said) in enumerate(history):
+    for kind, said in history:
         before, version = dict(serving.rows), store.version()
+        last = store.last_commit(pipeline, generation)
+        batch = last.batch + 1 if last else 0
         new = {shape.name: answers(shape, said)}
         match kind:
             case "commit" | "twice":
@@ -379,7 +381,7 @@ def _live_in(store: Store, pipeline: str, shape: ViewShape, history: list[tuple[
             case "replay":
                 previous, serving, generation = serving, Model(shape), store.begin_generation(pipeline, [shape])
                 serving.commit(said)
-                store.commit(Commit(pipeline, f"c{generation}", batch), new, True, generation)
+                store.commit(Commit(pipeline, f"c{generation}", 0), new, True, generation)
                 store.swap(pipeline, generation)
             case "rollback" if previous is not None:
                 previous, serving = serving, previous

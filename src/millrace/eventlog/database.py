@@ -27,6 +27,8 @@ class Database:
         self.path = path
         self._idle: list[sqlite3.Connection] = []
         self._used = 0
+        self._file: tuple[int, int] | None = None
+        """The file that the idle connections have open."""
         self._change = threading.Condition()
         self._writing = threading.Lock()
         weakref.finalize(self, _close, self._idle)
@@ -40,6 +42,7 @@ class Database:
         with clear(path):
             try:
                 self._idle.append(made(path))
+                self._file = _file_at(path)
             except sqlite3.Error as error:
                 if not may_only_read(path, error):
                     raise
@@ -113,6 +116,10 @@ class Database:
     def _take(self) -> tuple[sqlite3.Connection, bool]:
         """A connection, and whether it may be kept for later."""
         with self._change:
+            file = _file_at(self.path)
+            if file != self._file:  # another file was put in its place: records would go to one that nobody reads
+                _close(self._idle)
+                self._file = file
             connection, keep = (self._idle.pop(), True) if self._idle else self._connected()
             self._used += 1
             return connection, keep
@@ -133,6 +140,15 @@ class Database:
             else:
                 connection.close()
             self._change.notify_all()
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """The device and the inode of a file; None if it does not exist."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino
 
 
 def _begin(connection: sqlite3.Connection) -> None:

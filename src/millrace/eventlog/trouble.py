@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from millrace.eventlog.room import why_no_room
 from millrace.model.errors import ConflictError, CorruptError, MachineError, MillraceError
 
 PATIENCE = 60
@@ -61,6 +62,8 @@ def clear(path: Path, writing: bool = False) -> Iterator[None]:
 def explained(error: sqlite3.Error, path: Path, writing: bool = False) -> MillraceError | None:
     """The error for users; None if there is no explanation. A transaction that was `writing` has been rolled back."""
     code = getattr(error, "sqlite_errorcode", 0)
+    if code & 0xFF == sqlite3.SQLITE_IOERR and why_no_room(path) is not None:
+        code = sqlite3.SQLITE_FULL
     found = _TROUBLES.get(code) or _TROUBLES.get(code & 0xFF)
     if found is None:
         return None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit
-from millrace.model.errors import ConflictError
+from millrace.model.errors import ConflictError, CorruptError
 from millrace.model.pipeline import Pipeline
 from millrace.running.agreement import Parts, TopicNow, disagreement, gap
 from millrace.running.settings import Locations
@@ -51,16 +51,17 @@ def check_agreement(pipeline: Pipeline, home: Locations, store: Store) -> int:
     checkpoint = Checkpoint(home.generation(generation))
     if is_locked(checkpoint.folder):
         raise in_use(checkpoint.folder)
+    again = f"compute it again from the log: {home.command('replay')}"
     damage = damage_of(checkpoint)
     if damage is not None:
-        raise damage
+        raise CorruptError(damage.problem, again)
     writers = writers_of(pipeline, str(home.log.absolute()), generation)
     for writer in writers.values():
         writer.serve()
     parts = parts_of(pipeline, home, store, generation, writers)
     reason = disagreement(parts)
     if reason is not None:
-        raise ConflictError(reason, f"compute it again from the log: {home.command('replay')}")
+        raise ConflictError(reason, again)
     missing = gap(parts)
     if missing is not None:
         raise ConflictError(

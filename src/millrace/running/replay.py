@@ -5,7 +5,7 @@ A replay that was stopped continues from its checkpoint when it is run again.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from millrace.eventlog.topics import Log
-from millrace.model.errors import PipelineError
+from millrace.model.errors import CorruptError, PipelineError
 from millrace.model.pipeline import FileSink, Pipeline, TableSink
 from millrace.plan.compile import compile
 from millrace.running.agreement import disagreement, gap
@@ -58,9 +58,25 @@ def _replay(
     lease: Lease,
     told: Sequence[int],
 ) -> str:
-    generation = _unfinished(store, pipeline, home) or store.begin_generation(
-        pipeline.name, shapes_of(pipeline), newest_checkpoint(home) + 1
-    )
+    unfinished = _unfinished(store, pipeline, home, how.shards)
+    if unfinished is not None:
+        with suppress(CorruptError):  # only Spark can tell whether state is damaged: then the replay starts again
+            return _fill(console, store, pipeline, home, how, lease, told, unfinished)
+    generation = store.begin_generation(pipeline.name, shapes_of(pipeline), newest_checkpoint(home) + 1)
+    return _fill(console, store, pipeline, home, how, lease, told, generation)
+
+
+def _fill(
+    console: Console,
+    store: Store,
+    pipeline: Pipeline,
+    home: Locations,
+    how: StreamOptions,
+    lease: Lease,
+    told: Sequence[int],
+    generation: int,
+) -> str:
+    """Fill a generation, then swap."""
     views = KeptViews(store, pipeline, generation)
     log = Log(home.log)
     topics = [source.name for source in pipeline.sources if source.kind == "log"]
@@ -132,13 +148,13 @@ def _resending(pipeline: Pipeline, home: Locations, resend: bool | None) -> Pipe
     return replace(pipeline, sinks=sinks)
 
 
-def _unfinished(store: Store, pipeline: Pipeline, home: Locations) -> int | None:
+def _unfinished(store: Store, pipeline: Pipeline, home: Locations, shards: int | None) -> int | None:
     """The unfinished generation of a stopped replay that this pipeline can continue; None if there is none."""
     for each in generations_of(store, pipeline.name):
         if each.state is not GenerationState.FILLING:
             continue
         checkpoint = Checkpoint(home.generation(each.number))
-        if damage_of(checkpoint) is not None or not checkpoint.is_of(compile(pipeline)):
+        if damage_of(checkpoint) is not None or not checkpoint.is_of(compile(pipeline), shards):
             return None
         writers = writers_of(pipeline, str(home.log.absolute()), each.number, staged=True)
         parts = parts_of(pipeline, home, store, each.number, writers)

@@ -121,13 +121,14 @@ class Checkpoint:
                 (file.parent / f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the file before
                 write_whole(file, lambda path, text=text: path.write_text(text, encoding="utf-8"))  # type: ignore[misc]
 
-    def is_of(self, plan: Plan) -> bool:
-        """Whether a plan with the same fingerprint made this checkpoint, so that this plan can resume from it."""
+    def is_of(self, plan: Plan, shards: int | None = None) -> bool:
+        """Whether a plan with the same fingerprint, and with so many shards, if given, can resume from it."""
         try:
             known = unsealed(self._file.read_bytes())
         except (FileNotFoundError, ValueError):
             return False
-        return known.get("format") == FORMAT and known.get("stages") == plan.fingerprint()
+        has_shards = shards is None or shards == len(known.get("labels", ()))
+        return has_shards and known.get("format") == FORMAT and known.get("stages") == plan.fingerprint()
 
     def lock(self) -> IO[bytes]:
         """Lock out other runs for as long as the returned file is open."""

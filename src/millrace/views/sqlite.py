@@ -113,6 +113,7 @@ class SqliteStore(SqlStore):
         self._path = path.absolute()
         self._alone = threading.Lock()
         self._writer: sqlite3.Connection | None = None
+        self._inode = 0
 
     def write(self, work: Callable[[StoreConnection, bool], T]) -> T:
         """Run `work` in one transaction."""
@@ -164,9 +165,12 @@ class SqliteStore(SqlStore):
             self._let_go()
 
     def _transaction(self, work: Callable[[StoreConnection, bool], T]) -> T:
+        if self._writer is not None and not self._is_open():
+            self._let_go()  # another file was put in its place: answers would go to one that nobody reads
         if self._writer is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = sqlite3.connect(self._path, _PATIENCE, isolation_level=None, check_same_thread=False)
+            self._inode = self._path.stat().st_ino
             for statement in _WRITER:
                 self._writer.execute(statement)
         self._writer.execute("BEGIN IMMEDIATE")
@@ -178,6 +182,13 @@ class SqliteStore(SqlStore):
                 self._writer.execute("ROLLBACK")
             raise
         return done
+
+    def _is_open(self) -> bool:
+        """Whether the writer has the file open that is at the path now."""
+        try:
+            return self._path.stat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
 
     def _let_go(self) -> None:
         if self._writer is not None:
