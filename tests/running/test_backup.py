@@ -135,7 +135,7 @@ def appending(path: Path) -> Iterator[None]:
     def work() -> None:
         with closing(Log(path)) as opened:
             number = 0
-            while not end.wait(0.01):
+            while not end.wait(0.05):
                 opened.append("plays", [play(number + each) for each in range(20)], [b"%d" % number] * 20)
                 number += 20
 
@@ -156,7 +156,7 @@ def test_backups_of_a_running_pipeline_go_on_exactly_elsewhere(tmp_path: Path, s
     run = CHARTS.run(checkpoint=home_of(project).checkpoint, log=project.log, store=project.store, spark=shared)
     saved = []
     with run, appending(project.log):
-        for number in range(6):
+        for number in range(4):
             before = run.totals.batches
             reach(lambda before=before: run.totals.batches >= before + 2)  # type: ignore[misc]
             back_up(project, tmp_path / f"backup{number}")
@@ -165,8 +165,7 @@ def test_backups_of_a_running_pipeline_go_on_exactly_elsewhere(tmp_path: Path, s
         reach(lambda: run.totals.batches >= before + 2)
     for folder in (saved[0], saved[-1]):
         (checkpoint,) = read_manifest(folder).checkpoints
-        assert checkpoint.batch >= 1
-        assert checkpoint.sinks == ("sink answers",) or len(checkpoint.sinks) == 1
+        assert checkpoint.sinks == ("sink topic answers",)
         other = project_in(tmp_path / f"{folder.name}-restored")
         restore(other, folder)
         held = len(values(other.log, "plays"))
@@ -258,7 +257,7 @@ def project(tmp_path: Path) -> Project:
 def test_a_second_backup_into_the_same_folder_is_refused(project: Project, tmp_path: Path) -> None:
     back_up(project, tmp_path / "backup")
     before = content(tmp_path / "backup")
-    with pytest.raises(ConflictError, match="there is a backup in .* already; choose another folder"):
+    with pytest.raises(ConflictError, match=r"there is a backup in .* already; choose another folder"):
         back_up(project, tmp_path / "backup")
     assert content(tmp_path / "backup") == before
     (tmp_path / "mine").mkdir()
@@ -283,7 +282,7 @@ def test_a_damaged_backup_is_refused_and_nothing_is_changed(project: Project, tm
     with pytest.raises(CorruptError, match=rf"{file} of backup .* is damaged; .*nothing was changed"):
         restore(project, tmp_path / "backup")
     damaged.unlink()
-    with pytest.raises(MillraceError, match="is missing|is not a backup, or one that was not completed"):
+    with pytest.raises(MillraceError, match=r"is missing|is not a backup, or one that was not completed"):
         restore(project, tmp_path / "backup")
     assert content(project.folder) == before
     assert len(values(project.log, "plays")) == 10
