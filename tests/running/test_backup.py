@@ -1,6 +1,8 @@
 """Backups: one consistent set while pipelines run, and a restored set goes on exactly from there."""
 
+import fcntl
 import json
+import random
 import threading
 import time
 from collections import Counter
@@ -32,17 +34,22 @@ from millrace.cli.app import app
 from millrace.eventlog.sealed import sealed
 from millrace.eventlog.topics import Log
 from millrace.model.query import Query
+from millrace.running import backup as backups
+from millrace.running import run as running
 from millrace.running import savepoint
 from millrace.running.backup import back_up
-from millrace.running.manifest import read_manifest
+from millrace.running.manifest import SavedCheckpoint, read_manifest
 from millrace.running.project import Project
 from millrace.running.replay import replay
 from millrace.running.restore import restore
 from millrace.running.run import run_stream
 from millrace.running.settings import Locations, StreamOptions
+from millrace.running.status import note
 from millrace.spark import session as sessions
+from millrace.spark import stream
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.gate import passing
+from millrace.spark.gather import gather
 from millrace.spark.history import FORMAT
 from millrace.views.store import open_store
 
@@ -178,6 +185,36 @@ def test_backups_of_a_running_pipeline_go_on_exactly_elsewhere(tmp_path: Path, s
         run_stream(QUIET, CHARTS, home_of(other), ONCE)
         assert viewed(other.store) == sent_on(other.log) == expected(other.log)
         assert len(values(other.log, "plays")) == held + 50
+
+
+def test_a_micro_batch_holds_the_gate_until_its_answers_are_written(
+    tmp_path: Path, shared: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = project_in(tmp_path / "here")
+    with closing(Log(project.log)) as opened:
+        opened.create("plays")
+        opened.create("answers")
+        opened.append("plays", [play(0)])
+    seen = []
+
+    def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watch(*given: Any, **named: Any) -> Any:
+            with (project.folder / "charts" / "gate").open("ab") as gate:
+                try:
+                    fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    seen.append(name)
+            return function(*given, **named)
+
+        return watch
+
+    # The first and the last step of a micro-batch.
+    monkeypatch.setattr(stream, "gather", watched("gather", gather))
+    monkeypatch.setattr(running, "note", watched("note", note))
+    run_stream(QUIET, CHARTS, home_of(project), ONCE)
+    assert seen == ["gather", "note"]
+    with (project.folder / "charts" / "gate").open("ab") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_restore_in_place_goes_on_exactly(tmp_path: Path, shared: SparkSession) -> None:
@@ -349,20 +386,39 @@ def test_a_backup_waits_for_the_micro_batch_that_runs(project: Project, tmp_path
     assert (other.folder / "charts" / "begun").exists()
 
 
-def test_records_that_come_after_the_pause_are_not_in_the_backup(project: Project, tmp_path: Path) -> None:
-    """The databases are copied from read transactions, whatever is written meanwhile."""
-    opened = Log(project.log)
-    opened.append("plays", [play(number) + " " * 4000 for number in range(4000)])
-    reports = []
+def test_writes_after_the_pause_are_not_in_the_backup(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The databases are copied from read transactions, whatever is written before and during the copy."""
+    monkeypatch.setattr("millrace.running.backup._PAGES", 16)
+    opened, store = Log(project.log), open_store(project.store)
+    opened.append("plays", [random.randbytes(3000).hex() for _ in range(400)])
+    reports: list[tuple[int, int]] = []
+
+    def write() -> None:
+        opened.append("plays", [random.randbytes(3000).hex()])
+        store.open(f"pipeline {len(reports)}", [])
+
+    def saving(stage: Path) -> Iterator[SavedCheckpoint]:
+        write()
+        return saved(stage)
 
     def report(done: int, total: int) -> None:
         reports.append((done, total))
-        opened.append("plays", [play(1) + " " * 4000] * 50)
+        write()
 
+    saved = backups._saved
+    monkeypatch.setattr(backups, "_saved", saving)
     back_up(project, tmp_path / "backup", report=report)
-    assert len(reports) > 3
+    assert len(reports) > 10
     assert reports[-1][0] == reports[-1][1]
-    assert len(values(tmp_path / "backup" / "log.db", "plays")) == 4010
+    with closing(Log(tmp_path / "backup" / "log.db")) as copy:
+        assert copy.ends("plays") == [410]
+    with closing(open_store(tmp_path / "backup" / "views.db")) as copied:
+        assert len(copied.generations("charts")) == 1
+        assert copied.generations("pipeline 0") == []
+    assert len(store.generations("pipeline 0")) == 1
+    store.close()
 
 
 def test_a_checkpoint_that_appears_during_the_pause_is_in_the_backup(
