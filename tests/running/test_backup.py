@@ -123,7 +123,7 @@ def content(folder: Path) -> dict[str, bytes]:
     """Every file of a folder that a restore could replace."""
     skipped = ("lock", ".backup.lock", "gate")
     files = (path for path in folder.rglob("*") if path.is_file() and path.name not in skipped)
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.suffix != ".db"}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files if ".db" not in path.suffix}
 
 
 @pytest.fixture
@@ -483,6 +483,29 @@ def test_a_damaged_log_is_moved_aside_by_a_restore(project: Project, tmp_path: P
     assert len(values(project.log, "plays")) == 10
 
 
+def test_a_restore_that_was_killed_half_way_is_done_again(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_up(project, tmp_path / "backup")
+    before = content(project.folder)
+    with closing(Log(project.log)) as opened:
+        opened.append("plays", [play(10)])
+
+    def killed(stage: Path, to: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("millrace.running.restore._put", killed)
+        with pytest.raises(KeyboardInterrupt):
+            restore(project, tmp_path / "backup")
+    assert not project.log.exists()
+    restore(project, tmp_path / "backup")
+    assert content(project.folder).items() >= before.items()
+    assert len(values(project.log, "plays")) == 10
+    (aside,) = project.folder.glob("before-restore-*")
+    assert len(values(aside / "log.db", "plays")) == 11
+
+
 def test_the_commands_say_what_they_did(project: Project, tmp_path: Path) -> None:
     where = ["--folder", str(project.folder), "--log", str(project.log), "--store", project.store]
     to = str(tmp_path / "backup")
@@ -491,6 +514,10 @@ def test_the_commands_say_what_they_did(project: Project, tmp_path: Path) -> Non
     assert done.output.startswith(f"saved the log, the views and 1 checkpoint to {to}: 5 files, ")
     assert done.output.endswith("; not saved: file sink of charts\n")
     assert CliRunner().invoke(app, ["backup", to, *where]).exit_code == 6
+    done = CliRunner().invoke(app, ["backup", str(tmp_path / "log"), "--log-only", *where])
+    assert (done.exit_code, done.output) == (2, "--folder has no effect with --log-only; leave it out\n")
+    done = CliRunner().invoke(app, ["backup", str(tmp_path / "log"), "--log-only", "--log", str(project.log)])
+    assert done.output.startswith(f"saved the log to {tmp_path / 'log'}: 1 file, ")
     done = CliRunner().invoke(app, ["restore", to, *where])
     assert done.exit_code == 0, done.output
     assert done.output.startswith("restored the log, the views and 1 checkpoint of 20")
@@ -505,6 +532,12 @@ def test_backups_need_a_log_and_restores_a_backup(project: Project, tmp_path: Pa
     with pytest.raises(NotFoundError, match="--log FILE"):
         back_up(project_in(tmp_path / "nothing"), tmp_path / "backup")
     assert not (tmp_path / "backup").exists()
+    with pytest.raises(NotFoundError, match=r"there is no folder .*--folder"):
+        back_up(Project(tmp_path / "typo", project.log, project.store), tmp_path / "backup")
+    with pytest.raises(NotFoundError, match=r"there is no store .*--store URL"):
+        back_up(Project(project.folder, project.log, "typo.db"), tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()
+    assert not (tmp_path / "typo").exists()
     with pytest.raises(NotFoundError, match="is not a backup"):
         restore(project, tmp_path)
     with pytest.raises(PipelineError, match="write sqlite:///file or postgresql://"):

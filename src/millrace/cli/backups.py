@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from millrace.cli.options import LOG, STORE, LogPath, StoreUrl, plain_mistakes
+from millrace.model.errors import PipelineError
 from millrace.running.backup import back_up
 from millrace.running.copied import Report
 from millrace.running.manifest import Manifest
@@ -23,6 +24,7 @@ HERE = Path(".millrace")
 
 
 def backup(
+    context: typer.Context,
     to: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder for the backup.")],
     log_only: Annotated[
         bool, typer.Option("--log-only", help="Save only the log, from which millrace replay computes all views.")
@@ -40,6 +42,11 @@ def backup(
     """
     began = time.monotonic()
     with plain_mistakes():
+        for option in ("folder", "store"):
+            # The environment may name a store for all commands, so only one that is typed is a mistake.
+            source = context.get_parameter_source(option)
+            if log_only and source is not None and source.name == "COMMANDLINE":
+                raise PipelineError(f"--{option} has no effect with --log-only; leave it out")
         project = Project(folder, log, store)
         with _shown("saving") as report:
             manifest = back_up(project, to, log_only, report)

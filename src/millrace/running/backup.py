@@ -8,7 +8,7 @@ checkpoints have read. The databases are copied from these snapshots while the p
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +36,7 @@ from millrace.running.manifest import (
 from millrace.running.project import Project
 from millrace.running.savepoint import copy_checkpoint, reason_of
 from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.damage import damage_of
 from millrace.spark.gate import closed
 from millrace.spark.history import VIEWS as ALL_VIEWS
 from millrace.spark.trouble import by_number
@@ -62,13 +63,12 @@ class _Snapshot:
 
 def back_up(project: Project, to: Path, log_only: bool = False, report: Report = lambda done, total: None) -> Manifest:
     """Save a project in a folder that is empty or does not exist. With `log_only`, save nothing but the log."""
-    if not project.log.is_file():
-        raise NotFoundError(f"there is no log {project.log}", "name it: --log FILE")
+    _check_places(project, log_only)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         is_backup = (to / MANIFEST).exists()
         raise ConflictError(f"there is a backup in {to} already" if is_backup else f"{to} is not empty", _ELSEWHERE)
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    with project.alone(), closing(Log(project.log)) as log:
+    with nullcontext() if log_only else project.alone(), closing(Log(project.log)) as log:
         stage = project.folder / _STAGE
         is_new = not to.exists()
         try:
@@ -88,6 +88,27 @@ def back_up(project: Project, to: Path, log_only: bool = False, report: Report =
             _remove(to, is_new)
             raise
     return manifest
+
+
+def _check_places(project: Project, log_only: bool) -> None:
+    """Refuse places where nothing is, so that a mistake in an option does not give a backup that lacks a part."""
+    only = "or save only the log: --log-only"
+    if not project.log.is_file():
+        raise NotFoundError(f"there is no log {project.log}", "name it: --log FILE")
+    if log_only:
+        return
+    if not project.folder.is_dir():
+        raise NotFoundError(f"there is no folder {project.folder}", f"name that of the checkpoints: --folder; {only}")
+    if project.views is not None and not project.views.is_file():
+        for folder in project.checkpoints():
+            damage = damage_of(Checkpoint(folder))
+            if damage is not None:
+                raise damage
+            if ALL_VIEWS in _about(folder)["outputs"]:
+                raise NotFoundError(
+                    f"there is no store {project.views}, but checkpoint {folder} belongs to one",
+                    f"name it: --store URL; {only}",
+                )
 
 
 def _snapshot_of(project: Project, stage: Path, log_only: bool, held: ExitStack) -> _Snapshot:

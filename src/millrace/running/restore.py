@@ -122,6 +122,8 @@ def _copy(manifest: Manifest, backup: Path, places: list[_Place], report: Report
             to = stages[part] / rest if rest else stages[part]
             if _digest(file, backup, to, meter) != file.sha256:
                 raise CorruptError(f"{file.path} of backup {backup} is damaged", _UNCHANGED)
+    for folder in (folder for stage in stages.values() if stage.is_dir() for folder in (stage, *stage.rglob("*/"))):
+        sync(folder)
 
 
 def _digest(file: SavedFile, backup: Path, to: Path, meter: Meter) -> str:
