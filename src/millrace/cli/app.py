@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from millrace import __version__
-from millrace.cli import log, pipelines, project, send, views
+from millrace.cli import backups, log, pipelines, project, send, views
 from millrace.cli.options import EXIT_CODES_HELP
 
 app = typer.Typer(
@@ -43,6 +43,8 @@ _PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "status": pipelines.status,
         "replay": pipelines.replay,
         "savepoint": pipelines.savepoint,
+        "backup": backups.backup,
+        "restore": backups.restore,
         "explain": pipelines.explain,
         "check": pipelines.check,
         "bench": pipelines.bench,

@@ -1,8 +1,8 @@
 """The SQLite database of a log: connections and transactions.
 
 Connections are opened on demand, and one thread at a time uses each. SQLite's locks do not survive a fork, so all
-connections are closed before one; parent and child then open new ones on demand. Where nothing may be written, each
-reader opens a connection of its own.
+connections are closed before one; parent and child then open new ones on demand. The same holds for a file that was
+replaced by a restore. Where nothing may be written, each reader opens a connection of its own.
 """
 
 import os
@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 from millrace.eventlog.opening import JOURNAL, connect, connect_to_read, made, may_only_read, patiently
-from millrace.eventlog.trouble import PATIENCE, clear
+from millrace.eventlog.trouble import NOT_KEPT, PATIENCE, clear
 from millrace.model.errors import MachineError, MillraceError
 
 
@@ -26,9 +27,9 @@ class Database:
         """Open or create the file. Refuses a file that is not a log."""
         self.path = path
         self._idle: list[sqlite3.Connection] = []
-        self._used = 0
-        self._file: tuple[int, int] | None = None
+        self._file: _FileId | None = None
         """The file that the idle connections have open."""
+        self._used = 0
         self._change = threading.Condition()
         self._writing = threading.Lock()
         weakref.finalize(self, _close, self._idle)
@@ -42,7 +43,7 @@ class Database:
         with clear(path):
             try:
                 self._idle.append(made(path))
-                self._file = _file_at(path)
+                self._file = _file_id(path)
             except sqlite3.Error as error:
                 if not may_only_read(path, error):
                     raise
@@ -68,12 +69,15 @@ class Database:
     @contextmanager
     def write(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """The only write transaction at a time, fsynced when it commits; without `durable`, a power cut may undo it."""
+        file = _file_id(self.path)
         # Take the connection before the lock: a waiting writer then counts as using it, and a fork waits for all users.
         with clear(self.path, writing=True), self._taken() as connection, self._writing:
             if not durable:
                 connection.execute("PRAGMA synchronous = NORMAL")
             _begin(connection)
             try:
+                if file != _file_id(self.path):  # a restore moved the file while this waited for its lock
+                    raise MachineError(f"log {self.path} was replaced by another one", f"{NOT_KEPT}do it again")
                 yield connection
                 connection.execute("COMMIT")
             finally:
@@ -102,7 +106,7 @@ class Database:
 
     @contextmanager
     def _taken(self) -> Iterator[sqlite3.Connection]:
-        connection, keep = self._take()
+        connection, keep, file = self._take()
         whole = False
         try:
             yield connection
@@ -111,18 +115,18 @@ class Database:
             whole = True
             raise
         finally:
-            self._give(connection, whole and keep)
+            self._give(connection, whole and keep, file)
 
-    def _take(self) -> tuple[sqlite3.Connection, bool]:
-        """A connection, and whether it may be kept for later."""
+    def _take(self) -> tuple[sqlite3.Connection, bool, "_FileId | None"]:
+        """A connection, whether it may be kept for later, and the file that it has open."""
         with self._change:
-            file = _file_at(self.path)
-            if file != self._file:  # another file was put in its place: records would go to one that nobody reads
+            file = _file_id(self.path)
+            if file != self._file:  # the log was restored or made again: the connections still have the old file open
                 _close(self._idle)
                 self._file = file
             connection, keep = (self._idle.pop(), True) if self._idle else self._connected()
             self._used += 1
-            return connection, keep
+            return connection, keep, file
 
     def _connected(self) -> tuple[sqlite3.Connection, bool]:
         try:
@@ -132,23 +136,26 @@ class Database:
                 raise
             return connect_to_read(self.path), False
 
-    def _give(self, connection: sqlite3.Connection, keep: bool) -> None:
+    def _give(self, connection: sqlite3.Connection, keep: bool, file: "_FileId | None") -> None:
         with self._change:
             self._used -= 1
-            if keep:
+            if keep and file == self._file:
                 self._idle.append(connection)
             else:
                 connection.close()
             self._change.notify_all()
 
 
-def _file_at(path: Path) -> tuple[int, int] | None:
-    """The device and the inode of a file; None if it does not exist."""
+_FileId: TypeAlias = tuple[int, int]
+"""The device and the inode of a file."""
+
+
+def _file_id(path: Path) -> _FileId | None:
     try:
-        about = os.stat(path)
-    except OSError:
+        found = os.stat(path)
+    except OSError:  # to open it then says why
         return None
-    return about.st_dev, about.st_ino
+    return found.st_dev, found.st_ino
 
 
 def _begin(connection: sqlite3.Connection) -> None:

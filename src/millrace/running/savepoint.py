@@ -5,7 +5,9 @@ files are never modified; so the copy has everything that its last commit needs,
 committed is run again.
 """
 
+import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from millrace.eventlog.room import why_no_room
@@ -20,6 +22,8 @@ _ORDER = (
     "millrace.json", "begun", "spark/commits", "spark/metadata", "spark/offsets", "spark/sources", "sources", "tables",
     "spark/state",
 )  # fmt: skip
+_IMMUTABLE = ("spark/state", "tables", "dead_letters")
+"""The folders whose files are never modified after they have their names."""
 _ATTEMPTS = 5
 
 
@@ -52,37 +56,56 @@ def start_from(savepoint: Path, home: Locations, generation: int = 1) -> None:
     _copy(savepoint, checkpoint, taken)
 
 
+def copy_checkpoint(source: Path, to: Path, more: Sequence[str] = (), links: bool = False) -> None:
+    """Copy a checkpoint that may be in use to a path that does not exist. Raises CorruptError if it is damaged.
+
+    `more` names further files and folders of it to copy. With `links`, immutable files are hard links where possible.
+    """
+    for attempt in range(_ATTEMPTS):
+        shutil.rmtree(to, ignore_errors=True)
+        try:
+            _copy_files(source, to, (*more, *_ORDER), links)
+            _check(to)
+            break
+        except (FileNotFoundError, shutil.Error, CorruptError):  # Spark removed a file that it no longer needs
+            if attempt == _ATTEMPTS - 1:
+                _check(source)
+                raise
+
+
 def _copy(source: Path, to: Path, taken: ConflictError) -> None:
     if to.exists():
         raise taken
     beside = to.with_name(f".{to.name}.part")
     try:
-        for attempt in range(_ATTEMPTS):
-            shutil.rmtree(beside, ignore_errors=True)
-            try:
-                _copy_files(source, beside)
-                _check(beside)
-                break
-            except (FileNotFoundError, shutil.Error, CorruptError):  # Spark removed a file that it no longer needs
-                if attempt == _ATTEMPTS - 1:
-                    _check(source)
-                    raise
+        copy_checkpoint(source, beside)
         beside.rename(to)
     except OSError as error:  # shutil.Error is one, too, without a number
         full = why_no_room(beside)
         shutil.rmtree(beside, ignore_errors=True)
         if full is not None:
             raise by_number(full, to) from error
-        raise MachineError(f"cannot copy {source} to {to}: {_reason(error)}", NOTHING_LOST) from error
+        raise MachineError(f"cannot copy {source} to {to}: {reason_of(error)}", NOTHING_LOST) from error
 
 
-def _copy_files(source: Path, to: Path) -> None:
-    for name in _ORDER:
+def _copy_files(source: Path, to: Path, names: Sequence[str], links: bool) -> None:
+    for name in names:
+        copy = _linked if links and name in _IMMUTABLE else shutil.copy2
         if (source / name).is_dir():
-            shutil.copytree(source / name, to / name)
+            shutil.copytree(source / name, to / name, copy_function=copy)
         elif (source / name).exists():
             to.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source / name, to / name)
+
+
+def _linked(source: str, to: str) -> None:
+    """Create a hard link to a file, or a copy of it where the file system has no hard links."""
+    try:
+        os.link(source, to)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copy2(source, to)
 
 
 def _check(folder: Path) -> None:
@@ -92,7 +115,7 @@ def _check(folder: Path) -> None:
         raise damage
 
 
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
     """The system's reason; shutil.Error holds a list of source, target and reason for each file."""
     if isinstance(error, shutil.Error) and error.args and error.args[0]:
         return str(error.args[0][0][-1]).partition("\n")[0]

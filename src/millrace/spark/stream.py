@@ -31,6 +31,7 @@ from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.clock import JumpDetector, seconds_elapsed
 from millrace.spark.damage import state_damage
 from millrace.spark.failure import plain_error
+from millrace.spark.gate import passing
 from millrace.spark.gather import Gathered, gather
 from millrace.spark.history import digest_of
 from millrace.spark.job import DEFAULT_LATENCY, DEFAULT_LOG, Job
@@ -130,7 +131,8 @@ class StreamRun:
                 if self.is_stopped:
                     raise StoppedError
                 self._begun = batch
-            self._take(frame, batch)
+            with passing(self._checkpoint.folder):
+                self._take(frame, batch)
         except BaseException as error:
             self._failure = error
             raise

@@ -186,17 +186,25 @@ class Store(Protocol):
 
 def open_store(url: str | Path, keep: Duration = KEEP) -> Store:
     """A store by its URL: `postgresql://...`, `sqlite:///file`, or the path of a file. Changes are kept for `keep`."""
-    text = str(url)
-    scheme, separator, rest = text.partition("://")
-    if scheme in ("postgresql", "postgres") and separator:
+    file = file_of(url)
+    if file is None:
         with extra("postgresql", "a PostgreSQL store"):
             from millrace.views.postgresql import PostgresqlStore
 
-        return PostgresqlStore(text, keep)
+        return PostgresqlStore(str(url), keep)
+    from millrace.views.sqlite import SqliteStore
+
+    return SqliteStore(file, keep)
+
+
+def file_of(url: str | Path) -> Path | None:
+    """The file of an SQLite store by its URL; None for a PostgreSQL store. Refuses a URL of another kind."""
+    text = str(url)
+    scheme, separator, rest = text.partition("://")
+    if scheme in ("postgresql", "postgres") and separator:
+        return None
     if separator and (scheme != "sqlite" or not rest.startswith("/")):
         raise PipelineError(
             f"{unknown('store', scheme, ('sqlite', 'postgresql'))}; write sqlite:///file or postgresql://..."
         )
-    from millrace.views.sqlite import SqliteStore
-
-    return SqliteStore(Path(rest[1:] if separator else text), keep)
+    return Path(rest[1:] if separator else text)
