@@ -16,7 +16,7 @@ from millrace.eventlog.topics import Log
 from millrace.model.errors import PipelineError
 from millrace.model.pipeline import FileSink, Pipeline, TableSink
 from millrace.plan.compile import compile
-from millrace.running.agreement import disagreement, gap
+from millrace.running.agreement import disagreement, gaps
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
 from millrace.running.preflight import generations_of, newest_checkpoint, parts_of, serving
@@ -142,5 +142,5 @@ def _unfinished(store: Store, pipeline: Pipeline, home: Locations) -> int | None
             return None
         writers = writers_of(pipeline, str(home.log.absolute()), each.number, staged=True)
         parts = parts_of(pipeline, home, store, each.number, writers)
-        return each.number if disagreement(parts) is None and gap(parts) is None else None
+        return each.number if disagreement(parts) is None and not gaps(parts) else None
     return None
