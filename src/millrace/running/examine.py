@@ -3,13 +3,14 @@
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 
 from millrace.eventlog.topics import Damage, Log
 from millrace.model.duration import format_duration
 from millrace.model.errors import ConflictError, CorruptError, MillraceError
 from millrace.model.pipeline import FileSink, Pipeline, TableSink, TopicSink
 from millrace.running.agreement import Parts, disagreement, gaps, is_skippable, is_written_in_part
-from millrace.running.findings import DropGeneration, Finding, MoveCheckpoint, MoveStore, SkipBlock, SkipGap, Way
+from millrace.running.findings import DropGeneration, Finding, MoveCheckpoint, MoveDatabase, SkipBlock, SkipGap, Way
 from millrace.running.preflight import generations_of, parts_of, serving
 from millrace.running.settings import Locations
 from millrace.spark.checkpoint import Checkpoint
@@ -39,7 +40,7 @@ def examine(
         else:
             generation = serving(store, pipeline.name)
             found += _unfinished(store, pipeline, home)
-            broken = _checkpoint(pipeline, home, generation)
+            broken = [*_checkpoint(pipeline, home, generation), *_table_sinks(pipeline, home)]
             found += broken
             parts = None
             if log is not None and not broken:
@@ -175,7 +176,7 @@ def _damaged_store(store: Store, damage: MillraceError, pipeline: Pipeline, home
         ways = (Way(f"restore the database, or create it anew; {after}", "nothing that the log holds is lost"),)
         return Finding(damage.problem, (*ways, *replay_ways(pipeline, home)), replays=True)
     way = Way(f"move it aside, {after}", "nothing that the log holds is lost", f"{home.command('repair')} --yes")
-    return Finding(damage.problem, (way, *replay_ways(pipeline, home)), MoveStore(store.path), replays=True)
+    return Finding(damage.problem, (way, *replay_ways(pipeline, home)), MoveDatabase(store.path), replays=True)
 
 
 def _unfinished(store: Store, pipeline: Pipeline, home: Locations) -> Iterator[Finding]:
@@ -193,6 +194,18 @@ def _checkpoint(pipeline: Pipeline, home: Locations, generation: int) -> list[Fi
     checkpoint = Checkpoint(home.generation(generation))
     damage = damage_of(checkpoint) or damaged_state(checkpoint)
     return [] if damage is None else [Finding(damage.problem, replay_ways(pipeline, home), replays=True)]
+
+
+def _table_sinks(pipeline: Pipeline, home: Locations) -> Iterator[Finding]:
+    paths = dict.fromkeys(output.sink.path for output in pipeline.sinks if isinstance(output.sink, TableSink))
+    for path in map(Path, paths):
+        with closing(SqliteStore(path)) as database:
+            if database.damage() is None:
+                continue
+        what = "move it aside with all its tables, then compute those of pipelines again"
+        move = Way(what, "tables that no pipeline writes are lost", f"{home.command('repair')} --yes")
+        again = replay_ways(pipeline, home)
+        yield Finding(f"the database {path} of a table sink is damaged", (move, *again), MoveDatabase(path), True)
 
 
 def _agreement(

@@ -26,8 +26,8 @@ class SkipGap:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveStore:
-    """Move a damaged SQLite store aside."""
+class MoveDatabase:
+    """Move a damaged SQLite database aside: the store, or that of a table sink."""
 
     file: Path
 
@@ -47,7 +47,7 @@ class DropGeneration:
     checkpoint: Path
 
 
-Action: TypeAlias = SkipBlock | SkipGap | MoveStore | MoveCheckpoint | DropGeneration
+Action: TypeAlias = SkipBlock | SkipGap | MoveDatabase | MoveCheckpoint | DropGeneration
 """What `millrace repair --yes` does about a finding."""
 
 

@@ -16,7 +16,7 @@ from millrace.running.findings import (
     DropGeneration,
     Finding,
     MoveCheckpoint,
-    MoveStore,
+    MoveDatabase,
     SkipBlock,
     SkipGap,
 )
@@ -88,7 +88,7 @@ def _do(action: Action, pipeline: Pipeline, home: Locations, at: str) -> str:
             skipped = read_skipped(checkpoint)
             write_skipped(checkpoint, skipped.adding(lost.uid, lost.topic, lost.partition, lost.first, lost.end))
             return f"skipped offsets {lost.first} to {lost.end - 1} of {lost.topic}/{lost.partition}"
-        case MoveStore(file):
+        case MoveDatabase(file):
             _check_nobody_writes(home)
             return _aside(file, f"damaged-{at}", _SIDE_FILES)
         case MoveCheckpoint(folder):

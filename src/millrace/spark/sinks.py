@@ -20,7 +20,7 @@ from millrace.eventlog.room import why_no_room
 from millrace.eventlog.sequences import PIPELINES
 from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit, CustomSink, is_stored
-from millrace.model.errors import AGAIN, NOTHING_LOST, ConflictError, MachineError, PipelineError
+from millrace.model.errors import AGAIN, NOTHING_LOST, ConflictError, CorruptError, MachineError, PipelineError
 from millrace.model.pipeline import FileSink, FunctionSink, ObjectSink, Sink, TableSink, TopicSink
 from millrace.model.plain import as_text, to_json
 from millrace.model.schema import Schema
@@ -352,15 +352,28 @@ def writer_of(sink: Sink, schema: Schema, log: str, pipeline: str, generation: i
 
 @contextmanager
 def _clear(what: str, path: Path) -> Iterator[None]:
-    """Raise system and SQLite errors as machine errors with advice."""
+    """Raise system and SQLite errors as errors with advice."""
     try:
         yield
-    except (OSError, sqlite3.OperationalError) as error:
-        full = why_no_room(path)
-        if full is not None:
-            raise by_number(full, path) from error
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise MachineError(f"{what}: {said}", NOTHING_LOST) from error
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise CorruptError(
+                f"{path} is damaged, or no database of SQLite",
+                "move it aside: millrace repair FILE --yes; then compute it again: millrace replay FILE",
+            ) from error
+        if not isinstance(error, sqlite3.OperationalError):
+            raise
+        raise _machine_error(what, path, error) from error
+    except OSError as error:
+        raise _machine_error(what, path, error) from error
+
+
+def _machine_error(what: str, path: Path, error: OSError | sqlite3.Error) -> MachineError:
+    full = why_no_room(path)
+    if full is not None:
+        return by_number(full, path)
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return MachineError(f"{what}: {said}", NOTHING_LOST)
 
 
 def _remove_parts(folder: Path) -> None:
