@@ -236,6 +236,25 @@ def make_again(topic: str) -> Callable[[], None]:
     return trouble
 
 
+def uncommit(then: Callable[[], None]) -> Callable[[], None]:
+    """Let the second micro-batch be in progress: its answers are written, but Spark has not committed it."""
+
+    def trouble() -> None:
+        for name in ("1", ".1.crc"):
+            (CHECKPOINT / "spark" / "commits" / name).unlink()
+        then()
+
+    return trouble
+
+
+def retain() -> None:
+    """Keep only the last block."""
+    with closing(Log(LOG)) as log:
+        log.change("plays", max_bytes=1_000)
+        log.retain()
+        assert log.starts("plays") == [6]
+
+
 def stop_a_replay() -> None:
     with closing(open_store(VIEWS)) as store:
         assert store.begin_generation("charts", [], 2) == 2
@@ -266,6 +285,8 @@ CASES = {
     ),
     "a block of log.db that was not read is damaged": Case(damage_block(4), [REPAIR]),
     "all blocks of log.db that were not read are damaged": Case(damage_block(4, 6), [REPAIR]),
+    "a block of the micro-batch in progress is damaged": Case(uncommit(damage_block(2)), [REPAIR, REPLAY]),
+    "retention removed records of the micro-batch in progress": Case(uncommit(retain)),
     "a topic is removed": Case(remove_a_topic, ["topics create plays", REPLAY]),
     "a topic is made again": Case(make_again("plays")),
     "views.db is deleted": Case(remove(VIEWS)),
@@ -317,10 +338,7 @@ def test_a_damaged_block_that_was_read_concerns_only_a_replay(project: Path) -> 
 
 def test_records_that_retention_removed_unread_are_skipped(project: Path) -> None:
     before = in_log()
-    with closing(Log(LOG)) as log:
-        log.change("plays", max_bytes=1_000)
-        log.retain()
-        assert log.starts("plays") == [6]
+    retain()
     found = command("repair charts.py --pipeline charts")
     assert (found.exit_code, Path(CHECKPOINT, "skipped.json").exists()) == (6, False)
     assert "retention removed offsets 4 to 5 of plays/0 unread\n" in found.output

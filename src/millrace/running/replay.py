@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from millrace.eventlog.topics import Log
-from millrace.model.errors import PipelineError
+from millrace.model.errors import ConflictError, CorruptError, PipelineError
 from millrace.model.pipeline import FileSink, Pipeline, TableSink
 from millrace.plan.compile import compile
 from millrace.running.agreement import disagreement, gaps
@@ -141,6 +141,9 @@ def _unfinished(store: Store, pipeline: Pipeline, home: Locations) -> int | None
         if damage_of(checkpoint) is not None or not checkpoint.is_of(compile(pipeline)):
             return None
         writers = writers_of(pipeline, str(home.log.absolute()), each.number, staged=True)
-        parts = parts_of(pipeline, home, store, each.number, writers)
+        try:
+            parts = parts_of(pipeline, home, store, each.number, writers)
+        except (CorruptError, ConflictError):  # a sink of that generation is damaged
+            return None
         return each.number if disagreement(parts) is None and not gaps(parts) else None
     return None

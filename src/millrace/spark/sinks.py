@@ -94,14 +94,20 @@ class FileWriter:
         if stage.is_dir():
             with _clear(f"cannot move files in {self._root}", self._root):
                 if not marker.exists():
-                    before = self._stage(self._last(self._root)[1])
-                    _move(self._own(self._root), before)
+                    _move(self._own(self._root), self._stage(self._served_generation()))
                     marker.touch()
                     sync(stage)
                 _move(self._own(stage), self._root)
                 marker.unlink()
                 stage.rmdir()
         self._folder = self._root
+
+    def _served_generation(self) -> int:
+        """The generation of the files in use; 0 if their record is missing or damaged, which a replay mends."""
+        try:
+            return self._last(self._root)[1]
+        except ConflictError:
+            return 0
 
     def _stage(self, generation: int) -> Path:
         return self._root / f"_generation-{generation}-{self._pipeline}"
