@@ -121,7 +121,7 @@ def test_skipped_records_are_kept_in_the_checkpoint(tmp_path: Path) -> None:
     file = tmp_path / "skipped.json"
     for damaged in (file.read_text().replace("7", "8"), "{}", "[]", "", '{"topics": {"a": 1}}'):
         file.write_text(damaged)
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match=r"\w"):
             read_skipped(tmp_path)
 
 
