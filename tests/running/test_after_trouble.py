@@ -356,14 +356,14 @@ def test_records_that_retention_removed_unread_are_skipped(project: Path) -> Non
     assert in_view() == in_files() == in_table() == in_log()
 
 
-def test_a_log_that_sqlite_cannot_read_is_restored_or_recovered(project: Path) -> None:
+def test_a_log_that_sqlite_cannot_read_is_restored_from_a_copy(project: Path) -> None:
     overwrite(LOG)()
     refused = command(RUN)
     assert refused.exit_code in (5, 6)
     found = command("repair charts.py --pipeline charts")
     assert found.exit_code == 6
     assert "put a copy of the log in its place (records appended since the copy are lost)" in found.output
-    assert "(records in damaged pages are lost): sqlite3 .millrace/log.db .recover | sqlite3" in found.output
+    assert ": sqlite3 .millrace/log.db .recover | sqlite3 .millrace/log.db.recovered" in found.output
     put_back(LOG)()
     assert follow(RUN) == [REPLAY]
     assert in_view() == in_files() == in_table() == in_log()
