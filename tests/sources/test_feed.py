@@ -12,6 +12,7 @@ from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, to_datetime
 from millrace.sources.admission import Admission, share
 from millrace.sources.feed import Feed
+from millrace.sources.skipped import Skipped, read_skipped, write_skipped
 
 SCHEMA = "k STRING"
 OTHER = "d"
@@ -92,6 +93,36 @@ def test_what_retention_took_before_it_was_read_is_not_passed_over(kept: Log, tm
     assert sum(split.end - split.start for split in (first, *rest)) == 10_000
     with pytest.raises(NotFoundError, match=f"plays/{partition} are gone"):
         first.read()
+
+
+def test_records_before_a_recorded_gap_are_neither_planned_nor_read(kept: Log, tmp_path: Path) -> None:
+    put(kept, 10, "a")
+    partition = kept.ends("plays").index(10)
+    skipped = Skipped().adding(kept.uid_of("plays"), "plays", partition, 2, 6).adding("other", "plays", partition, 0, 9)
+    source = log("plays", SCHEMA)
+    followed = Feed(source, str(kept.path), tmp_path / "journal.json", 1.0, Clock(), "charts", skipped=skipped)
+    begun = followed.start()
+    assert begun == [0, 0]
+    end = followed.latest(begun)
+    assert end[partition] == 10
+    (split,) = followed.splits(begun, end)
+    assert split.read().offsets.tolist() == [6, 7, 8, 9]
+    assert kept.lag("plays") == {"charts": 4}
+    inside = [7 if number == partition else 0 for number in range(2)]
+    assert [split.start for split in followed.splits(inside, end)] == [7]
+
+
+def test_skipped_records_are_kept_in_the_checkpoint(tmp_path: Path) -> None:
+    assert read_skipped(tmp_path) == Skipped()
+    skipped = Skipped().adding("a", "plays", 1, 2, 6).adding("a", "plays", 1, 6, 7).adding("b", "other", 0, 0, 3)
+    assert (skipped.records, skipped.raised("a", [0, 4, 9]), skipped.raised("c", [1])) == (8, [0, 7, 9], [1])
+    write_skipped(tmp_path, skipped)
+    assert read_skipped(tmp_path) == skipped
+    file = tmp_path / "skipped.json"
+    for damaged in (file.read_text().replace("7", "8"), "{}", "[]", "", '{"topics": {"a": 1}}'):
+        file.write_text(damaged)
+        with pytest.raises(ValueError, match=r"\w"):
+            read_skipped(tmp_path)
 
 
 def test_a_slow_micro_batch_takes_less_and_a_fast_one_more(kept: Log, tmp_path: Path) -> None:

@@ -18,10 +18,7 @@ from millrace.views.store import Store, open_store
 SHAPE = ViewShape(
     "counts", Schema((Column("user", "STRING"), Column("plays", "BIGINT"), Column("timing", "STRING"))), ("user",)
 )
-WAY_ON = (
-    "move it away with its -wal and -shm, and compute the views again: millrace replay FILE; or see what can be done: "
-    "millrace repair FILE"
-)
+WAY_ON = "move it aside: millrace repair FILE --yes; then compute the views again: millrace replay FILE"
 ASK: dict[str, Callable[[Store], object]] = {
     "query": lambda store: store.query("SELECT user, plays FROM counts"),
     "views": lambda store: store.views(),

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from millrace import __version__
-from millrace.cli import backups, log, pipelines, project, send, views
+from millrace.cli import backups, log, pipelines, project, repair, send, views
 from millrace.cli.options import EXIT_CODES_HELP
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ _PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "run": pipelines.run,
         "status": pipelines.status,
         "replay": pipelines.replay,
+        "repair": repair.repair,
         "savepoint": pipelines.savepoint,
         "backup": backups.backup,
         "restore": backups.restore,

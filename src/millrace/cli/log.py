@@ -74,7 +74,18 @@ def list_(
         if not rows and format == "table":
             typer.echo("There are no topics yet; create one: millrace topics create NAME")
             return
-        named = ("topic", "partitions", "records", "MB", "last", "kept for", "kept up to", "interceptors", "behind")
+        named = (
+            "topic",
+            "partitions",
+            "records",
+            "skipped",
+            "MB",
+            "last",
+            "kept for",
+            "kept up to",
+            "interceptors",
+            "behind",
+        )
         used = [
             column
             for column in range(len(named))  # a table leaves out columns without values
@@ -218,6 +229,7 @@ def _described(log: Log, name: str) -> tuple[Any, ...]:
         name,
         topic.partitions,
         sum(ends) - sum(starts) - skipped,
+        skipped or None,
         round(sum(held) / 1e6, 1),
         None if newest is None else to_datetime(newest).isoformat(timespec="seconds"),
         None if topic.max_age is None else format_duration(topic.max_age),

@@ -56,6 +56,11 @@ EXIT_CODES_HELP = (
 )
 
 
+def called(file: Path, pipeline: str | None) -> list[str]:
+    """The arguments that name a pipeline in a command."""
+    return [str(file)] if pipeline is None else [str(file), "--pipeline", pipeline]
+
+
 @contextmanager
 def plain_mistakes() -> Iterator[None]:
     """Print an error as one message without a stack trace, and exit with the code of its class."""

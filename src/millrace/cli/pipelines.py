@@ -21,6 +21,7 @@ from millrace.cli.options import (
     PipelineFile,
     PipelineName,
     StoreUrl,
+    called,
     plain_mistakes,
 )
 from millrace.cli.shown import show
@@ -116,7 +117,7 @@ def run(
             master,
         )  # fmt: skip
         loaded = load(file, pipeline)
-        home = settings.home(loaded.name, _called(file, pipeline))
+        home = settings.home(loaded.name, called(file, pipeline))
         if from_savepoint is not None:
             start_from(from_savepoint, home, _serving(store, loaded))
         if layer == "batch":
@@ -159,7 +160,7 @@ def replay(
     with plain_mistakes():
         loaded = load(file, pipeline)
         settings = Settings(checkpoint=checkpoint, log=log, store=store, latency=latency, shards=shards, master=master)
-        home = settings.home(loaded.name, _called(file, pipeline))
+        home = settings.home(loaded.name, called(file, pipeline))
         if rollback:
             done = roll_back(loaded, home)
         else:
@@ -183,7 +184,7 @@ def savepoint(
     """
     with plain_mistakes():
         loaded = load(file, pipeline)
-        home = Settings(checkpoint=checkpoint, store=store).home(loaded.name, _called(file, pipeline))
+        home = Settings(checkpoint=checkpoint, store=store).home(loaded.name, called(file, pipeline))
         suffix = name or datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         to = home.checkpoint.parent / "savepoints" / f"{loaded.name}-{suffix}"
         served = _serving(store, loaded)
@@ -213,6 +214,7 @@ def status(
         "too late",
         "errors",
         "dead",
+        "skipped",
         "clock moved",
         "ended",
     )
@@ -323,11 +325,6 @@ def check(
         raise typer.Exit(unreadable or 1)
 
 
-def _called(file: Path, pipeline: str | None) -> list[str]:
-    """The arguments that name a pipeline in a command."""
-    return [str(file)] if pipeline is None else [str(file), "--pipeline", pipeline]
-
-
 def _serving(store: str, pipeline: Pipeline) -> int:
     with closing(open_store(store)) as opened:
         return serving(opened, pipeline.name)
@@ -336,7 +333,7 @@ def _serving(store: str, pipeline: Pipeline) -> int:
 def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
     folder = status.checkpoint.name
     if status.damaged is not None:
-        return status.pipeline, f"damaged: {status.damaged}", *[None] * 11
+        return status.pipeline, f"damaged: {status.damaged}", *[None] * 12
     progress = status.progress
     lags = [part["lag"] for part in progress["parts"].values() if part["lag"] is not None]
     return (
@@ -351,6 +348,7 @@ def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
         sum(part["dropped"] for part in progress["parts"].values()),
         sum(part.get("errors", 0) for part in progress["parts"].values()),
         status.dead,
+        status.skipped,
         round(status.clock_moved / SECOND) or None,
         datetime.fromtimestamp(status.at, UTC).isoformat(timespec="seconds"),
     )

@@ -211,10 +211,10 @@ def _stored(connection: sqlite3.Connection, block: Block) -> tuple[pa.Table, byt
     """The records and the marks of a block. Raises CorruptError if they are damaged."""
     row = connection.execute("SELECT block, checksum, marks FROM contents WHERE id = ?", (block.content,)).fetchone()
     if row is None:
-        raise CorruptError(f"the block at offset {block.first} is missing", "skip it: millrace repair")
+        raise CorruptError(f"the block at offset {block.first} is missing", "skip it: millrace repair FILE --yes")
     records = decode(row[0], row[1], f"offset {block.first}")
     if len(records) != block.records:
-        raise CorruptError(f"the block at offset {block.first} is damaged", "skip it: millrace repair")
+        raise CorruptError(f"the block at offset {block.first} is damaged", "skip it: millrace repair FILE --yes")
     return records, row[2]
 
 

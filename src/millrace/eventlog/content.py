@@ -48,7 +48,7 @@ def decode(block: bytes, checksum: int, where: str) -> pa.Table:
     if zlib.crc32(block) != checksum:
         raise CorruptError(
             f"the log is damaged at {where}",
-            "put a copy of it in its place, or skip the damaged block: millrace repair",
+            "put a copy of it in its place, or skip the damaged block: millrace repair FILE --yes",
         )
     return pa.ipc.open_stream(block, options=_READ).read_all()
 

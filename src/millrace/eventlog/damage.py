@@ -117,11 +117,13 @@ def skip(database: Database, topic: str, partition: int, first: int, now: int) -
         if not found and _is_block(connection, id, partition, first):
             return  # it is a gap already
         if not found:
-            raise NotFoundError(f"no block of {where} starts at offset {first}", "look again: millrace repair")
+            raise NotFoundError(f"no block of {where} starts at offset {first}", "look again: millrace repair FILE")
         (block,) = found
         damage = check(connection, id, block)
     if damage is None:
-        raise ConflictError(f"the block of {where} at offset {first} is not damaged", "look again: millrace repair")
+        raise ConflictError(
+            f"the block of {where} at offset {first} is not damaged", "look again: millrace repair FILE"
+        )
     with database.write() as connection:
         if block.content is None:
             _fill(connection, id, block)

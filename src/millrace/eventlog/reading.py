@@ -61,7 +61,7 @@ def _decoded(block: bytes | None, checksum: int, records: int, where: str, first
 def _missing(where: str, offset: int) -> CorruptError:
     return CorruptError(
         f"the log is damaged at {where}, offset {offset}: records are missing",
-        "put a copy of it in its place, or skip what is missing: millrace repair",
+        "put a copy of it in its place, or skip what is missing: millrace repair FILE --yes",
     )
 
 
@@ -72,7 +72,7 @@ def _check_bounds(where: str, start: int, end: int, kept: tuple[int, int]) -> No
     if start < kept[0]:
         raise NotFoundError(
             f"offsets {start} to {min(end, kept[0]) - 1} of {where} are gone: retention removed them",
-            f"start at {kept[0]}, and let the topic keep more: millrace topics change",
+            f"read from offset {kept[0]} on; for a pipeline that has not read them: millrace repair FILE",
         )
     if end > kept[1]:
         raise NotFoundError(

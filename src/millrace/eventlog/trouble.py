@@ -41,7 +41,7 @@ _TROUBLES: dict[int, tuple[type[MachineError | CorruptError | ConflictError], st
     sqlite3.SQLITE_CORRUPT: (
         CorruptError,
         "the file is damaged",
-        "put a copy in its place, skip damaged blocks: millrace repair, or save the rest: sqlite3 FILE .recover",
+        "put a copy in its place, or see what can be saved: millrace repair FILE",
     ),
 }
 """Error class, problem and advice for result codes of SQLite: extended ones, and primary ones for all others."""

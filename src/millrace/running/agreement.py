@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from millrace.model.connectors import Commit
+from millrace.sources.skipped import Skipped
 from millrace.spark.history import VIEWS, History, TopicRead
 
 
@@ -47,13 +48,54 @@ def disagreement(parts: Parts) -> str | None:
     return next(_reasons(parts), None)
 
 
-def gap(parts: Parts) -> str | None:
-    """The records that retention removed before they were read; None if there are none."""
+@dataclass(frozen=True, slots=True, order=True)
+class Lost:
+    """Records that retention removed before they were read, from offset `first` to before `end`."""
+
+    topic: str
+    uid: str
+    partition: int
+    first: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"retention removed offsets {self.first} to {self.end - 1} of {self.topic}/{self.partition} unread"
+
+
+def gaps(parts: Parts) -> list[Lost]:
+    """The records that retention removed before they were read, without those that the checkpoint skips."""
+    skipped = Skipped() if parts.history is None else parts.history.skipped
+    found: dict[tuple[str, int], Lost] = {}
     for read, now in parts.topics.items():
-        for partition, (start, offset) in enumerate(zip(now.starts, read.offsets, strict=False)):
-            if offset < start:
-                return f"retention removed offsets {offset} to {start - 1} of {read.topic}/{partition} unread"
-    return None
+        first = skipped.raised(read.uid, read.since or read.offsets)
+        for partition, (start, offset) in enumerate(zip(now.starts, first, strict=False)):
+            lost = Lost(read.topic, read.uid, partition, offset, start)
+            if offset < start:  # several sources may read one topic
+                found[read.uid, partition] = min(lost, found.get((read.uid, partition), lost))
+    return sorted(found.values())
+
+
+def is_skippable(parts: Parts, lost: Lost) -> bool:
+    """Whether a pipeline can go on after a gap, so that its answers are those of all records that it reads."""
+    return not is_written_in_part(parts, lost.uid, lost.partition, lost.first, lost.end)
+
+
+def is_written_in_part(parts: Parts, uid: str, partition: int, first: int, end: int) -> bool:
+    """Whether the micro-batch in progress reads some of these offsets, and an output may hold its answers already.
+
+    That batch is run again. Without these records, its state would contradict the answers.
+    """
+    history = parts.history
+    if history is None or history.planned <= history.committed:
+        return False
+    is_read = any(
+        read.uid == uid and max(first, since) < min(end, until)
+        for read in parts.topics
+        for number, (since, until) in enumerate(zip(read.since, read.offsets, strict=False))
+        if number == partition
+    )
+    written = [commit for commit in parts.commits.values() if commit is not None and commit.batch >= history.planned]
+    return is_read and (bool(written) or len(parts.commits) < len(history.outputs))
 
 
 def _reasons(parts: Parts) -> Iterator[str]:

@@ -8,7 +8,7 @@ from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit
 from millrace.model.errors import ConflictError, CorruptError
 from millrace.model.pipeline import Pipeline
-from millrace.running.agreement import Parts, TopicNow, disagreement, gap
+from millrace.running.agreement import Parts, TopicNow, disagreement, gaps, is_skippable
 from millrace.running.settings import Locations
 from millrace.running.status import is_locked
 from millrace.spark.checkpoint import Checkpoint, in_use
@@ -36,10 +36,15 @@ def serving(store: Store, pipeline: str) -> int:
 
 def newest_checkpoint(home: Locations) -> int:
     """The newest generation that has, or had, a checkpoint; 0 if there is none."""
+    return max(checkpoints(home).values(), default=0)
+
+
+def checkpoints(home: Locations) -> dict[Path, int]:
+    """The folders of all checkpoints of a pipeline, with the generation of each."""
     pattern = re.compile(rf"{re.escape(home.checkpoint.name)}(?:@(\d+))?")
     folder = home.checkpoint.parent
-    names = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
-    return max((int(found[1] or 1) for name in names if (found := pattern.fullmatch(name))), default=0)
+    paths = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    return {path: int(found[1] or 1) for path in paths if (found := pattern.fullmatch(path.name))}
 
 
 def check_agreement(pipeline: Pipeline, home: Locations, store: Store) -> int:
@@ -62,13 +67,10 @@ def check_agreement(pipeline: Pipeline, home: Locations, store: Store) -> int:
     reason = disagreement(parts)
     if reason is not None:
         raise ConflictError(reason, again)
-    missing = gap(parts)
-    if missing is not None:
-        raise ConflictError(
-            missing,
-            f"go on without them: {home.command('repair')} --skip-gaps; or compute all again from the records that are "
-            f"left: {home.command('replay')}",
-        )
+    for lost in gaps(parts):
+        left = f"compute all again from the records that are left: {home.command('replay')}"
+        without = f"go on without them: {home.command('repair')} --yes; or " if is_skippable(parts, lost) else ""
+        raise ConflictError(str(lost), f"{without}{left}")
     return generation
 
 

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from millrace.eventlog.topics import Log
-from millrace.model.errors import CorruptError, PipelineError
+from millrace.model.errors import ConflictError, CorruptError, PipelineError
 from millrace.model.pipeline import FileSink, Pipeline, TableSink
 from millrace.plan.compile import compile
-from millrace.running.agreement import disagreement, gap
+from millrace.running.agreement import disagreement, gaps
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
 from millrace.running.preflight import generations_of, newest_checkpoint, parts_of, serving
@@ -157,6 +157,9 @@ def _unfinished(store: Store, pipeline: Pipeline, home: Locations, shards: int |
         if damage_of(checkpoint) is not None or not checkpoint.is_of(compile(pipeline), shards):
             return None
         writers = writers_of(pipeline, str(home.log.absolute()), each.number, staged=True)
-        parts = parts_of(pipeline, home, store, each.number, writers)
-        return each.number if disagreement(parts) is None and gap(parts) is None else None
+        try:
+            parts = parts_of(pipeline, home, store, each.number, writers)
+        except (CorruptError, ConflictError):  # a sink of that generation is damaged
+            return None
+        return each.number if disagreement(parts) is None and not gaps(parts) else None
     return None

@@ -19,8 +19,8 @@ from millrace.spark.damage import damage_of
 from millrace.spark.trouble import by_number
 
 _ORDER = (
-    "millrace.json", "begun", "spark/commits", "spark/metadata", "spark/offsets", "spark/sources", "sources", "tables",
-    "spark/state",
+    "millrace.json", "begun", "skipped.json", "spark/commits", "spark/metadata", "spark/offsets", "spark/sources",
+    "sources", "tables", "spark/state",
 )  # fmt: skip
 _IMMUTABLE = ("spark/state", "tables", "dead_letters")
 """The folders whose files are never modified after they have their names."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.eventlog.sealed import sealed, unsealed
+from millrace.sources.skipped import read_skipped
 from millrace.spark.progress import BatchProgress
 
 _FILE = "status.json"
@@ -43,6 +44,8 @@ class Status:
     progress: dict[str, Any]
     clock_moved: int = 0
     """The last jump of the clock since it was started, as `BatchProgress` has it; 0 if there was none."""
+    skipped: int = 0
+    """Records that it goes on without: retention removed them unread, and `millrace repair` skipped them."""
     damaged: Path | None = None
     """The file with the report, if it is damaged; then nothing else is known."""
 
@@ -58,7 +61,7 @@ def all_under(folder: Path) -> list[Status]:
             found.append(
                 Status(
                     str(about["pipeline"]), file.parent, running, float(about["at"]), about["dead"], progress,
-                    about["clock_moved"],
+                    about["clock_moved"], read_skipped(file.parent).records,
                 )
             )  # fmt: skip
         except FileNotFoundError:  # the checkpoint was removed meanwhile

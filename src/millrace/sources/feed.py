@@ -15,6 +15,7 @@ from millrace.model.errors import AGAIN, ConflictError
 from millrace.model.stream import Source
 from millrace.sources.admission import Admission, share
 from millrace.sources.bundle import Bundle
+from millrace.sources.skipped import Skipped
 
 SPLIT = 64 << 20
 """The approximate size of a split, in bytes."""
@@ -25,9 +26,9 @@ class Feed:
 
     def __init__(
         self, source: Source, log: str, journal: Path, target: float, clock: Callable[[], float],
-        group: str | None = None, member: str = "",
+        group: str | None = None, member: str = "", skipped: Skipped | None = None,
     ) -> None:  # fmt: skip
-        """Start from the journal, which the first run writes.
+        """Start from the journal, which the first run writes. Records that are `skipped` are not read.
 
         A consumer group reports its offsets to the log, which blocks producers that are too far ahead of it.
         """
@@ -35,6 +36,7 @@ class Feed:
         self._group, self._member = group, member
         self._log = Log(log)
         self._log.topic(source.name)
+        self._skipped = skipped or Skipped()
         self._admission = Admission(target)
         self._clock = clock
         self._planned: tuple[float, int] | None = None
@@ -58,6 +60,7 @@ class Feed:
         self._learn(now)
         ends = self.end()
         self._check(at, ends)
+        at = self._after_gaps(at)
         ends = ends if until is None else until
         if self._group is not None and at != self._reported:
             self._log.report(self._group, self._source.name, at, self._member)
@@ -70,6 +73,7 @@ class Feed:
     def splits(self, start: list[int], end: list[int]) -> list["FeedSplit"]:
         """The splits between two positions; a large partition has several."""
         self._check(start, self.end())
+        start = self._after_gaps(start)
         return [
             split
             for partition, (first, last) in enumerate(zip(start, end, strict=True))
@@ -95,6 +99,9 @@ class Feed:
             pieces.append(FeedSplit(self._path, self._source.name, partition, begin, last, 0))
         return pieces
 
+    def _after_gaps(self, at: list[int]) -> list[int]:
+        return self._skipped.raised(self._begun()["topic"], at)
+
     def _check(self, at: list[int], ends: list[int]) -> None:
         """Refuse a topic that is not the one that was read up to `at`."""
         topic = self._source.name
@@ -107,12 +114,13 @@ class Feed:
             )
 
     def _begun(self) -> dict[str, Any]:
-        """The content of the journal: the uid of the topic and the first position."""
+        """The content of the journal: the uid and the name of the topic, and the first position."""
         if self._journaled is None:
             try:
                 self._journaled = unsealed(self._journal.read_bytes())
             except FileNotFoundError:
-                self._journaled = {"topic": self._log.uid_of(self._source.name), "start": self._begin()}
+                name = self._source.name
+                self._journaled = {"topic": self._log.uid_of(name), "name": name, "start": self._begin()}
                 text = json.dumps(sealed(self._journaled))
                 self._journal.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(self._journal, lambda path: path.write_text(text, encoding="utf-8"))

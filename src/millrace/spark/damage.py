@@ -16,6 +16,8 @@ from typing import Any
 
 from millrace.eventlog.sealed import unsealed
 from millrace.model.errors import AGAIN, CorruptError
+from millrace.sources.skipped import FILE as SKIPPED
+from millrace.sources.skipped import read_skipped
 from millrace.spark.checkpoint import FUSED, Checkpoint, journal_of
 from millrace.spark.history import FORMAT
 from millrace.spark.trouble import machine_trouble
@@ -52,6 +54,11 @@ def damage_of(checkpoint: Checkpoint) -> CorruptError | None:
 
 def state_damage(checkpoint: Checkpoint) -> CorruptError:
     """The error for state that Spark cannot load. It names the damaged file if a checksum identifies it."""
+    return damaged_state(checkpoint) or damaged(checkpoint, "Spark cannot load the state in spark/state")
+
+
+def damaged_state(checkpoint: Checkpoint) -> CorruptError | None:
+    """The error for the first file of the state whose checksum does not match; None if none is found in seconds."""
     deadline = time.monotonic() + _PATIENCE
     for sums in sorted((checkpoint.spark / "state").rglob(".*.crc")):
         file = sums.with_name(sums.name[1 : -len(".crc")])
@@ -62,7 +69,7 @@ def state_damage(checkpoint: Checkpoint) -> CorruptError:
             return damaged(checkpoint, f"{file.relative_to(checkpoint.folder)} {why}")
         if time.monotonic() > deadline:
             break
-    return damaged(checkpoint, "Spark cannot load the state in spark/state")
+    return None
 
 
 def damaged(checkpoint: Checkpoint, why: str) -> CorruptError:
@@ -74,6 +81,7 @@ def _check(checkpoint: Checkpoint) -> None:
     known = _known(checkpoint)
     if known is None or known["format"] != FORMAT:  # opening the checkpoint refuses another format
         return
+    _check_skipped(checkpoint)
     offsets, commits = (_batches(checkpoint.spark / name) for name in ("offsets", "commits"))
     last, done = max(offsets, default=-1), max(commits, default=-1)
     delivered = max(done, _delivered(checkpoint))
@@ -135,6 +143,13 @@ def _check_state(checkpoint: Checkpoint) -> None:
         described = operator / "_metadata" / "v2"
         if batches := _batches(described):
             _json_lines(described / str(max(batches)))
+
+
+def _check_skipped(checkpoint: Checkpoint) -> None:
+    try:
+        read_skipped(checkpoint.folder)
+    except ValueError:
+        raise _DamageError(checkpoint.folder / SKIPPED, "is damaged") from None
 
 
 def _check_begun(file: Path, last: int) -> None:

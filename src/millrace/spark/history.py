@@ -4,12 +4,14 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from millrace.eventlog.sealed import unsealed
 from millrace.model.errors import AGAIN, ConflictError, CorruptError
+from millrace.sources.skipped import FILE as SKIPPED
+from millrace.sources.skipped import Skipped, read_skipped
 
 FORMAT = 5
 """The format of checkpoints. Since 5 a checkpoint knows its generation and since when it writes each output."""
@@ -27,6 +29,8 @@ class TopicRead:
     offsets: tuple[int, ...]
     marks: tuple[int | None, ...]
     """The mark of the append that wrote the last record read, by partition."""
+    since: tuple[int, ...] = ()
+    """Where the micro-batch in progress, which is run again, begins to read; nothing if none is in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,9 @@ class History:
     digests: Mapping[int, str] = field(default_factory=dict)
     """Digests of the last batches that were planned: the last one, and the one before it."""
     read: tuple[TopicRead, ...] = ()
-    """The topics up to the last batch that was planned."""
+    """The topics up to the last batch that was planned; before the first one, up to the start of the first run."""
+    skipped: Skipped = field(default_factory=Skipped)
+    """The records that it goes on without."""
 
     @property
     def planned(self) -> int:
@@ -77,9 +83,9 @@ def history_of(folder: Path, spark: Path) -> History | None:
     if not about.exists():
         return None
     with _damage(about):
-        known = unsealed(about.read_bytes())
-        check_format(known, folder)
-        id, outputs, generation = str(known["id"]), dict(known["outputs"]), int(known["generation"])
+        content = unsealed(about.read_bytes())
+        check_format(content, folder)
+        id, outputs, generation = str(content["id"]), dict(content["outputs"]), int(content["generation"])
     planned = _batches(spark / "offsets")[-2:]
     committed = max(_batches(spark / "commits"), default=-1)
     offsets = {batch: spark / "offsets" / str(batch) for batch in planned}
@@ -89,7 +95,33 @@ def history_of(folder: Path, spark: Path) -> History | None:
             read[batch] = tuple(_read(path))
     last = max(planned, default=-1)
     digests = {batch: digest_of(path) for batch, path in offsets.items()}
-    return History(id, generation, outputs, committed, digests, read.get(last, ()))
+    known = tuple(read.get(last, ()))
+    if committed < last or last < 0:
+        begun = _begun(folder / "sources")
+        known = tuple(replace(each, since=_since(each, read.get(last - 1, ()), begun)) for each in known)
+        known = known if last >= 0 else begun
+    with _damage(folder / SKIPPED):
+        skipped = read_skipped(folder)
+    return History(id, generation, outputs, committed, digests, known, skipped)
+
+
+def _begun(journals: Path) -> tuple[TopicRead, ...]:
+    """The topics of a checkpoint at the start of its first run, from the journals of its sources."""
+    found = []
+    for path in sorted(journals.glob("*.json")):
+        with _damage(path):
+            begun = unsealed(path.read_bytes())
+            if "name" in begun:  # earlier releases did not write it
+                start = tuple(begun["start"])
+                found.append(TopicRead(begun["name"], begun["topic"], start, (None,) * len(start)))
+    return tuple(found)
+
+
+def _since(read: TopicRead, before: tuple[TopicRead, ...], begun: tuple[TopicRead, ...]) -> tuple[int, ...]:
+    """Where a batch begins to read a topic, by the batch before it. If several sources read it, the lowest offsets."""
+    found = [each for each in before if each.uid == read.uid] or [each for each in begun if each.uid == read.uid]
+    same = [each.offsets for each in found if len(each.offsets) == len(read.offsets)]
+    return tuple(map(min, zip(*same, strict=True))) if same else read.offsets
 
 
 def _batches(folder: Path) -> list[int]:

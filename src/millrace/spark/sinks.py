@@ -20,7 +20,7 @@ from millrace.eventlog.room import why_no_room
 from millrace.eventlog.sequences import PIPELINES
 from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit, CustomSink, is_stored
-from millrace.model.errors import AGAIN, NOTHING_LOST, ConflictError, MachineError, PipelineError
+from millrace.model.errors import AGAIN, NOTHING_LOST, ConflictError, CorruptError, MachineError, PipelineError
 from millrace.model.pipeline import FileSink, FunctionSink, ObjectSink, Sink, TableSink, TopicSink
 from millrace.model.plain import as_text, to_json
 from millrace.model.schema import Schema
@@ -94,14 +94,20 @@ class FileWriter:
         if stage.is_dir():
             with _clear(f"cannot move files in {self._root}", self._root):
                 if not marker.exists():
-                    before = self._stage(self._last(self._root)[1])
-                    _move(self._own(self._root), before)
+                    _move(self._own(self._root), self._stage(self._served_generation()))
                     marker.touch()
                     sync(stage)
                 _move(self._own(stage), self._root)
                 marker.unlink()
                 stage.rmdir()
         self._folder = self._root
+
+    def _served_generation(self) -> int:
+        """The generation of the files in use; 0 if their record is missing or damaged, which a replay mends."""
+        try:
+            return self._last(self._root)[1]
+        except ConflictError:
+            return 0
 
     def _stage(self, generation: int) -> Path:
         return self._root / f"_generation-{generation}-{self._pipeline}"
@@ -352,15 +358,28 @@ def writer_of(sink: Sink, schema: Schema, log: str, pipeline: str, generation: i
 
 @contextmanager
 def _clear(what: str, path: Path) -> Iterator[None]:
-    """Raise system and SQLite errors as machine errors with advice."""
+    """Raise system and SQLite errors as errors with advice."""
     try:
         yield
-    except (OSError, sqlite3.OperationalError) as error:
-        full = why_no_room(path)
-        if full is not None:
-            raise by_number(full, path) from error
-        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise MachineError(f"{what}: {said}", NOTHING_LOST) from error
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise CorruptError(
+                f"{path} is damaged, or no database of SQLite",
+                "move it aside: millrace repair FILE --yes; then compute it again: millrace replay FILE",
+            ) from error
+        if not isinstance(error, sqlite3.OperationalError):
+            raise
+        raise _machine_error(what, path, error) from error
+    except OSError as error:
+        raise _machine_error(what, path, error) from error
+
+
+def _machine_error(what: str, path: Path, error: OSError | sqlite3.Error) -> MachineError:
+    full = why_no_room(path)
+    if full is not None:
+        return by_number(full, path)
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return MachineError(f"{what}: {said}", NOTHING_LOST)
 
 
 def _remove_parts(folder: Path) -> None:

@@ -31,6 +31,7 @@ from millrace.sources.custom import CustomFollower
 from millrace.sources.feed import Feed
 from millrace.sources.files import Files
 from millrace.sources.memory import Scripted
+from millrace.sources.skipped import read_skipped
 from millrace.spark.answers import arrow_schema
 from millrace.spark.checkpoint import FUSED, journal_of
 from millrace.spark.clock import ClockFollower, seconds_elapsed, wall_clock
@@ -356,7 +357,8 @@ def _open(source: Source, job: Job, journal: str) -> SourceFollower:
         return CustomFollower(source, source.reader)
     member = "" if journal == FUSED else journal
     kept = journal_of(folder, journal, source.name, "json")
-    return Feed(source, job.log, kept, job.latency / SECOND, time.monotonic, job.group, member)
+    skipped = None if job.folder is None else read_skipped(folder)
+    return Feed(source, job.log, kept, job.latency / SECOND, time.monotonic, job.group, member, skipped)
 
 
 def _shares(splits: list[tuple[int, Split]], cores: int) -> list[list[tuple[int, Split]]]:

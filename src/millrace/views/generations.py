@@ -41,13 +41,19 @@ def begin(connection: StoreConnection, pipeline: str, shapes: Sequence[ViewShape
     """Create a new generation to fill, with a number of at least `least`; an unfinished one is dropped."""
     catalog = Catalog(connection)
     _check(catalog, pipeline, shapes)
-    unfinished = catalog.in_state(pipeline, GenerationState.FILLING)
-    if unfinished is not None:
-        catalog.set_state(pipeline, unfinished, GenerationState.DROPPED)
+    drop_unfinished(connection, pipeline)
     number = catalog.add_generation(pipeline, GenerationState.FILLING, least)
     for shape in shapes:
         _create(connection, ViewGeneration(shape, number, pipeline, 0, catalog.version()))
     return number
+
+
+def drop_unfinished(connection: StoreConnection, pipeline: str) -> None:
+    """Drop the generation that a stopped replay has not filled, if there is one."""
+    catalog = Catalog(connection)
+    unfinished = catalog.in_state(pipeline, GenerationState.FILLING)
+    if unfinished is not None:
+        catalog.set_state(pipeline, unfinished, GenerationState.DROPPED)
 
 
 def serve(connection: StoreConnection, pipeline: str, generation: int, version: int) -> None:

@@ -132,6 +132,16 @@ class SqlStore(ABC):
         self._clear()
         return number
 
+    def drop_unfinished(self, pipeline: str) -> None:
+        """Drop the generation that a stopped replay has not filled."""
+
+        def work(connection: StoreConnection, again: bool) -> None:
+            Catalog(connection).version(lock=True)
+            generations.drop_unfinished(connection, pipeline)
+
+        self.write(work)
+        self._clear()
+
     def swap(self, pipeline: str, generation: int) -> int:
         """Serve a generation, unless it is served already."""
 

@@ -115,6 +115,11 @@ class SqliteStore(SqlStore):
         self._writer: sqlite3.Connection | None = None
         self._inode = 0
 
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
     def write(self, work: Callable[[StoreConnection, bool], T]) -> T:
         """Run `work` in one transaction."""
         with self._alone:
@@ -158,6 +163,17 @@ class SqliteStore(SqlStore):
                 raise self._why(error, limit_seconds) from error
         given.check_used()
         return ViewRows(columns, rows[:max_rows], max_rows is not None and len(rows) > max_rows)
+
+    def damage(self) -> CorruptError | None:
+        """The error for a damaged file, of which SQLite checks every page; None if it is whole or does not exist."""
+        try:
+            with self.read() as connection:
+                (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        except NoViewsError:
+            return None
+        except CorruptError as error:
+            return error
+        return None if found == "ok" else self._damaged()
 
     def close(self) -> None:
         """Close the file."""
@@ -239,8 +255,7 @@ class SqliteStore(SqlStore):
     def _damaged(self) -> CorruptError:
         return CorruptError(
             f"store {self._path} is damaged, or no database of SQLite",
-            "move it away with its -wal and -shm, and compute the views again: millrace replay FILE; or see what "
-            "can be done: millrace repair FILE",
+            "move it aside: millrace repair FILE --yes; then compute the views again: millrace replay FILE",
         )
 
     def _why(self, error: Exception, limit_seconds: float) -> MillraceError:

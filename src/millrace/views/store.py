@@ -132,6 +132,9 @@ class Store(Protocol):
     def begin_generation(self, pipeline: str, shapes: Sequence[ViewShape], least: int = 1) -> int:
         """Create a new generation to fill, with a number of at least `least`; an unfinished one is dropped."""
 
+    def drop_unfinished(self, pipeline: str) -> None:
+        """Drop the generation that a stopped replay has not filled, if there is one."""
+
     def swap(self, pipeline: str, generation: int) -> int:
         """Serve a filled generation, and keep the one before it for rollback. Returns the version.
 
