@@ -295,7 +295,7 @@ def used(payments: list[Record]) -> tuple[int, list[str], int]:
 def alerts() -> dict[Any, Any]:
     """The last alert of each card and window."""
     found = {}
-    for path in sorted(Path(".millrace/alerts").iterdir()):
+    for path in sorted(Path(".millrace/alerts").glob("*.json")):
         for row in map(json.loads, path.read_text().splitlines()):
             start = shown(int(datetime.fromisoformat(row["window_start"]).timestamp()))
             found[row["card"], start] = (row["payments"], row["countries"], row["total"])
@@ -413,7 +413,7 @@ def test_ads_are_counted_early_and_corrected(typed: Typed, monkeypatch: pytest.M
     letters = [line for path in Path(".millrace/ads/dead_letters").iterdir() for line in path.read_text().splitlines()]
     assert [json.loads(json.loads(letter)["value"])["ad"] for letter in letters] == ["banner"]
     stand = Counter[tuple[Any, ...]]()
-    for path in Path(".millrace/click_through_changes").iterdir():
+    for path in Path(".millrace/click_through_changes").glob("*.json"):
         for change in map(json.loads, path.read_text().splitlines()):
             start = shown(int(datetime.fromisoformat(change["window_start"]).timestamp()))
             stand[change["campaign"], start, change["impressions"], change["clicks"]] += change["diff"]

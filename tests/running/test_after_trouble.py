@@ -304,7 +304,7 @@ CASES = {
     "the table sink is deleted": Case(remove("sink.db")),
     "the table sink is damaged": Case(overwrite(Path("sink.db")), [REPAIR, REPLAY]),
     "an older table sink is put back": Case(put_back("sink.db")),
-    "the record of the file sink is damaged": Case(cut(Path("out"), "_millrace-charts.json")),
+    "the record of the file sink is damaged": Case(cut(Path("out"), ".millrace-charts")),
     "the file sink is deleted": Case(remove("out")),
     "an older file sink is put back": Case(put_back("out")),
     "older copies of all parts are put back": Case(restore_all, []),

@@ -45,13 +45,12 @@ WAYS = ["deleted", *DAMAGES]
 NEEDED = [
     "millrace.json", "sources/*.json", "spark/metadata", "spark/offsets/0", "spark/offsets/1", "spark/commits/1",
     "spark/state/0/_metadata/v2/1", "spark/state/0/0/1.zip", "spark/state/0/0/2.changelog",
-    "spark/state/0/0/SSTs/*.sst",
+    "spark/state/0/0/SSTs/*.sst", "spark/state/0/_stateSchema/default/*",
 ]  # fmt: skip
 NOT_MISSED = ["spark/commits/1", "spark/state/0/_metadata/v2/1"]
 """If these are deleted, Spark writes them again, or runs the batch again, which the store has already."""
 NOT_NEEDED = [
     "status.json", "spark/commits/0", "spark/state/0/_metadata/v2/0", "spark/state/0/0/1.changelog",
-    "spark/state/0/_stateSchema/default/*",
 ]  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def written(pipeline: Path) -> Answers:
     here = str(folder).encode()  # dead letters say where they are from
     own = json.loads((folder / "checkpoint" / "millrace.json").read_text())["id"]  # files are named by it
     contents = [
-        {path.name.replace(own, ""): path.read_bytes().replace(here, b"") for path in sorted(place.iterdir())}
+        {path.name.replace(own, ""): path.read_bytes().replace(here, b"") for path in sorted(place.glob("*.json"))}
         for place in (folder / "out", folder / "checkpoint" / "dead_letters")
     ]
     return Answers(view, changes, table, *contents)

@@ -10,6 +10,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -108,16 +109,16 @@ class Checkpoint:
     def _relocate(self) -> None:
         """Correct the absolute paths that Spark keeps in a checkpoint, in case the folder was moved or copied."""
         for file in self.spark.glob("state/*/_metadata/v2/*"):
-            if not file.name.isdecimal():
-                continue
-            lines = file.read_text(encoding="utf-8").splitlines()
-            about = json.loads(lines[-1])
-            schemas = file.parents[2] / "_stateSchema"
-            for store in about["stateStoreInfo"]:
-                paths = [Path(path) for path in store["stateSchemaFilePaths"]]
-                store["stateSchemaFilePaths"] = [f"file:{schemas / path.parent.name / path.name}" for path in paths]
-            text = "\n".join([*lines[:-1], json.dumps(about, separators=(",", ":"))])
-            if text != "\n".join(lines):
+            *head, line = file.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
+            with suppress(ValueError, KeyError, TypeError):  # a damaged file is one that Spark does not need
+                about = json.loads(line)
+                schemas = [f"file:{path}" for path in state_schemas(file.parents[2], about)]
+                if schemas == [path for store in about["stateStoreInfo"] for path in store["stateSchemaFilePaths"]]:
+                    continue
+                for store in about["stateStoreInfo"]:
+                    many = len(store["stateSchemaFilePaths"])
+                    store["stateSchemaFilePaths"], schemas = schemas[:many], schemas[many:]
+                text = "\n".join([*head, json.dumps(about, separators=(",", ":"))])
                 (file.parent / f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the file before
                 write_whole(file, lambda path, text=text: path.write_text(text, encoding="utf-8"))  # type: ignore[misc]
 
@@ -193,6 +194,12 @@ class Checkpoint:
                 "an output whose edge is native can do neither",
                 f"{AGAIN} (millrace explain says why an edge is native)",
             )
+
+
+def state_schemas(operator: Path, about: Mapping[str, Any]) -> list[Path]:
+    """The files of state schemas that Spark's metadata of a stateful operator names, in the folder of the operator."""
+    named = [Path(path) for store in about["stateStoreInfo"] for path in store["stateSchemaFilePaths"]]
+    return [operator / "_stateSchema" / path.parent.name / path.name for path in named]
 
 
 def in_use(folder: Path) -> MachineError:

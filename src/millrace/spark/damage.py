@@ -18,7 +18,7 @@ from millrace.eventlog.sealed import unsealed
 from millrace.model.errors import AGAIN, CorruptError
 from millrace.sources.skipped import FILE as SKIPPED
 from millrace.sources.skipped import read_skipped
-from millrace.spark.checkpoint import FUSED, Checkpoint, journal_of
+from millrace.spark.checkpoint import FUSED, Checkpoint, journal_of, state_schemas
 from millrace.spark.history import FORMAT
 from millrace.spark.trouble import machine_trouble
 from millrace.spark.writers import begun_batch
@@ -142,7 +142,10 @@ def _check_state(checkpoint: Checkpoint) -> None:
     for operator in operators:
         described = operator / "_metadata" / "v2"
         if batches := _batches(described):
-            _json_lines(described / str(max(batches)))
+            about = _json_lines(described / str(max(batches)))[-1]
+            for schema in state_schemas(operator, about):
+                if not schema.exists() or not _is_whole(schema):
+                    raise _DamageError(schema, "is damaged" if schema.exists() else "is missing")
 
 
 def _check_skipped(checkpoint: Checkpoint) -> None:

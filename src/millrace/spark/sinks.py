@@ -52,7 +52,7 @@ class LetterWriter:
 class FileWriter:
     """Files in a folder, one for each micro-batch that has answers. A visible file is complete.
 
-    The file `_millrace-PIPELINE.json` holds the last commit. Other readers ignore names that start with `_`.
+    The hidden file `.millrace-PIPELINE` holds the last commit. Readers ignore names that start with `.` or `_`.
     """
 
     stores_commits: ClassVar[bool] = True
@@ -113,7 +113,7 @@ class FileWriter:
         return self._root / f"_generation-{generation}-{self._pipeline}"
 
     def _record(self, folder: Path) -> Path:
-        return folder / f"_millrace-{self._pipeline}.json"
+        return folder / f".millrace-{self._pipeline}"
 
     def _own(self, folder: Path) -> list[Path]:
         files = [*folder.glob(f"{self._pipeline}-*.{self._format}"), folder / f"answers.{self._format}"]
