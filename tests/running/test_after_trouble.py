@@ -191,7 +191,7 @@ def put_back(path: str | Path, then: Callable[[], None] = lambda: None) -> Calla
 
 def cut(path: Path, pattern: str) -> Callable[[], None]:
     def trouble() -> None:
-        (file,) = (each for each in path.glob(pattern) if not each.name.startswith("."))
+        (file,) = (each for each in path.glob(pattern) if not each.name.endswith(".crc"))
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
     return trouble
