@@ -123,8 +123,8 @@ def _salvage(home: Locations, error: MillraceError) -> Iterator[Way]:
         yield Way(str(error.advice), "nothing is lost")
         return
     yield Way(
-        f"save the records that SQLite can read; if this prints no error, move {home.log.name}, {home.log.name}-wal and "
-        f"{home.log.name}-shm aside, put the new file in their place, and look again",
+        f"save the records that SQLite can read; if this prints no error, move {home.log.name}, {home.log.name}-wal "
+        f"and {home.log.name}-shm aside, put the new file in their place, and look again",
         "records in damaged pages are lost; some builds of sqlite3 lack .recover, and print an error",
         f"sqlite3 {home.log} .recover | sqlite3 {home.log}.recovered",
     )
