@@ -325,9 +325,7 @@ def test_records_that_are_too_old_go_and_their_offsets_stay_unused(tmp_path: Pat
         clock.now += 1
         assert log.retain() == {"plays": 5}
         assert (log.starts("plays"), log.ends("plays")) == ([5], [7])
-        with pytest.raises(
-            NotFoundError, match=r"offsets 2 to 4 of plays/0 are gone: retention removed them; start at 5"
-        ):
+        with pytest.raises(NotFoundError, match=r"offsets 2 to 4 of plays/0 are gone: .*; read from offset 5 on"):
             log.read("plays", 0, 2, 7)
         assert clock.spend(log, DAY) == 2
         assert (log.starts("plays"), log.ends("plays")) == ([7], [7])

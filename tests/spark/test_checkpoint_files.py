@@ -37,7 +37,7 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
         lines = ["v1", '{"batchWatermarkMs":0}', json.dumps(fused), json.dumps(native)]
         write(made.offsets(batch), "\n".join(lines))
     write(made.commits(6), 'v1\n{"nextBatchWatermarkMs":0}')
-    write(made.spark / "state" / "0" / "_metadata" / "v2" / "6", 'v2\n{"operatorInfo":{}}')
+    write(made.spark / "state" / "0" / "_metadata" / "v2" / "6", 'v2\n{"stateStoreInfo":[]}')
     listed = [json.dumps(sealed({"name": name, "size": 3})) + "\n" for name in ("1.json", "2.json")]
     write(files_journal(made), "".join(listed) + '{"name": "a line that a crash cut o')
     write(topic_journal(made), json.dumps(sealed({"topic": 1, "start": [0]})))

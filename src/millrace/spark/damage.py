@@ -142,8 +142,12 @@ def _check_state(checkpoint: Checkpoint) -> None:
     for operator in operators:
         described = operator / "_metadata" / "v2"
         if batches := _batches(described):
-            about = _json_lines(described / str(max(batches)))[-1]
-            for schema in state_schemas(operator, about):
+            last = described / str(max(batches))
+            try:
+                schemas = state_schemas(operator, _json_lines(last)[-1])
+            except (KeyError, TypeError):
+                raise _DamageError(last, "does not describe state") from None
+            for schema in schemas:
                 if not schema.exists() or not _is_whole(schema):
                     raise _DamageError(schema, "is damaged" if schema.exists() else "is missing")
 
