@@ -8,7 +8,7 @@ READY := .venv/ready
 # The many processes that tests start would else compile all of Millrace again, each for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo quick test check lint types format docs dist bench bench-peers clean lock
+.PHONY: help demo quick test soak check lint types format docs dist bench bench-peers clean lock
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ test: $(READY)  ## Run all tests in two processes, and hold the coverage to its 
 	$(BIN)/coverage report --fail-under=90
 	$(BIN)/coverage report --fail-under=95 --format=total --include='src/millrace/model/*'
 	$(BIN)/coverage report --fail-under=95 --format=total --include='src/millrace/panes/*'
+
+soak: $(READY)  ## Let trouble befall many more projects at random; WALKS=2000 of them unless told otherwise.
+	WALKS=$${WALKS:-2000} $(BIN)/pytest -q --show-capture=no tests/running/test_walks.py
 
 check: lint types docs test  ## All that must be green: lint, types, docs and their links, tests, doctests.
 

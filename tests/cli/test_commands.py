@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from millrace import Pipeline, agg, memory, window
 from millrace.cli import app
-from millrace.eventlog.topics import Log
+from millrace.eventlog.topics import Log, now
 from millrace.model.connectors import Commit
 from millrace.model.duration import SECOND
 from millrace.running.status import note
@@ -275,6 +275,15 @@ def test_status_warns_of_a_clock_that_jumped(here: Path) -> None:
     ]
     rows = [json.loads(line) for line in ran("status", "--format", "json").splitlines()]
     assert [row["clock moved"] for row in rows] == [172_800, -3_600, None]
+
+
+def test_status_warns_of_a_clock_that_the_log_does_not_follow(here: Path) -> None:
+    ahead = now() + 3 * 3_600 * SECOND
+    with Log(here / ".millrace" / "log.db", lambda: ahead) as log:
+        log.create("plays")
+        log.append("plays", ["{}"])
+    *_, line = ran("status").splitlines()
+    assert "the clock and the time of the log differ by" in line
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from millrace.client.connection import Connection
 from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit
 from millrace.model.errors import MachineError
-from millrace.running.views import KeptViews
+from millrace.running.views import KeptViews, shapes_of
 from millrace.server.app import make_app
 from millrace.spark.answers import arrow_schema, schema_of
 from millrace.views.store import ForgottenError, NoViewsError, ViewRows, open_store
@@ -53,6 +54,18 @@ def commit(store: str | Path, batch: int, plays: dict[str | None, int]) -> None:
     opened = open_store(store)
     KeptViews(opened, PIPELINE).write({"hourly": answers}, Commit("charts", "c", batch), once=True)
     opened.close()
+
+
+def test_a_run_whose_views_a_replay_replaced_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(open_store(tmp_path / "views.db")) as store:
+        views = KeptViews(store, PIPELINE, 1)
+        views.write({}, Commit("charts", "c", 0), once=True)
+        store.swap("charts", store.begin_generation("charts", shapes_of(PIPELINE)))
+        assert not caplog.messages
+        for batch in (1, 2):
+            views.write({}, Commit("charts", "c", batch), once=True)
+    (message,) = caplog.messages
+    assert message == "a replay has replaced the views that this run of charts writes to: stop it, and run it again"
 
 
 def served(folder: Path, store: str) -> Iterator[str]:

@@ -234,6 +234,10 @@ def status(
                     notice = clock_notice(each.clock_moved)
                     if notice is not None:
                         typer.echo(f"{each.pipeline}: {notice}")
+                jump = None if opened is None else opened.clock_jump()
+                if jump is not None:
+                    told = f"the clock and the time of the log differ by {format_duration(jump // SECOND * SECOND)}"
+                    typer.echo(f"{log}: {told}; retention waits until the clock is certain")
             if not watch:
                 return
             try:

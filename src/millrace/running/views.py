@@ -1,5 +1,6 @@
 """The views of a pipeline in a store: writes answers to them, and reads them as joined tables."""
 
+import logging
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,9 +14,12 @@ from millrace.model.connectors import Commit
 from millrace.model.errors import PipelineError, unknown
 from millrace.model.pipeline import Pipeline
 from millrace.model.stream import Table
+from millrace.running.preflight import serving
 from millrace.spark.snapshots import tables_of
 from millrace.views.shape import ViewShape, shape_of
 from millrace.views.store import Store, open_store
+
+_LOGGER = logging.getLogger("millrace")
 
 
 def shapes_of(pipeline: Pipeline) -> list[ViewShape]:
@@ -31,8 +35,11 @@ class KeptViews:
     ) -> None:
         """Create missing views. Refuses views that exist with another shape. `boundary` is the batch layer's file."""
         self._store, self._pipeline, self._generation, self._boundary = store, pipeline, generation, boundary
+        self._is_served = False
+        """Whether the generation was served at the last commit."""
         if pipeline.views:
             store.open(pipeline.name, shapes_of(pipeline), generation)
+            self._is_served = generation == serving(store, pipeline.name)
 
     def write(self, answers: Mapping[str, pa.Table], commit: Commit, once: bool) -> None:
         """Commit the answers of a micro-batch in one transaction."""
@@ -40,6 +47,12 @@ class KeptViews:
         if boundary is not None:  # earlier windows belong to the batch layer
             answers = {name: _after(rows, boundary) for name, rows in answers.items()}
         self._store.commit(commit, answers, once, generation=self._generation)
+        if self._is_served and self._generation != serving(self._store, self._pipeline.name):
+            self._is_served = False
+            _LOGGER.warning(
+                "a replay has replaced the views that this run of %s writes to: stop it, and run it again",
+                self._pipeline.name,
+            )
 
     def correct(self, answers: Mapping[str, pa.Table]) -> None:
         """Apply answers of the batch layer, which are no micro-batch."""
