@@ -53,7 +53,7 @@ def test_a_log_of_format_2_is_refused(tmp_path: Path) -> None:
     database.execute("PRAGMA user_version = 2")
     database.close()
     with pytest.raises(
-        ConflictError, match=r"made by another release of Millrace \(format 2, not 3\); run that release"
+        ConflictError, match=r"created by another release of Millrace \(format 2, not 3\); run that release"
     ):
         Log(tmp_path / "log.db")
 

@@ -291,9 +291,9 @@ def test_an_append_that_is_repeated_adds_nothing(log: Log) -> None:
     assert log.append("plays", ["d"], producer="q", sequence=0) == [Appended(0, 3, 1)]
     assert values(log) == [b"a", b"b", b"c", b"d"]
     assert (log.last("plays", "p"), log.last("plays", "q"), log.last("plays", "r")) == (5, 0, None)
-    with pytest.raises(ConflictError, match=r"has come to sequence 5, and it is no longer known what 3 was"):
+    with pytest.raises(ConflictError, match=r"has reached sequence 5, and the log no longer knows append 3"):
         log.append("plays", ["e"], producer="p", sequence=3)
-    with pytest.raises(ConflictError, match="is another's append"):
+    with pytest.raises(ConflictError, match="belongs to another append"):
         log.append("plays", ["c"], producer="p", sequence=5, session="other")
     with pytest.raises(PipelineError, match=r"both producer= and sequence="):
         log.append("plays", ["e"], producer="p")
@@ -306,7 +306,7 @@ def test_only_the_last_sequences_are_remembered(tmp_path: Path) -> None:
         for number in range(40):
             log.append("plays", [f"{number}"], producer="p", sequence=number)
         assert log.append("plays", ["24"], producer="p", sequence=24) == [Appended(0, 24, 1)]
-        with pytest.raises(ConflictError, match="no longer known what 23 was"):
+        with pytest.raises(ConflictError, match="no longer knows append 23"):
             log.append("plays", ["23"], producer="p", sequence=23)
         clock.spend(log, 30 * DAY)
         assert log.last("plays", "p") == 39
@@ -410,13 +410,13 @@ anything: Any = object()
 MISTAKES: list[tuple[str, Callable[[Log], Any], str]] = [
     ("an unknown topic", lambda log: log.append("play", ["a"]), "unknown topic 'play'; did you mean 'plays'?"),
     ("how to make it", lambda log: log.ends("clicks"), "make it: millrace topics create clicks"),
-    ("a topic twice", lambda log: log.create("plays"), "is there already"),
+    ("a topic twice", lambda log: log.create("plays"), "exists already"),
     ("a bad name", lambda log: log.create("a b"), "letters, digits, '.', '_' and '-', not 'a b'"),
     ("a name that is a folder", lambda log: log.create(".."), "a topic is named by"),
     ("no partitions", lambda log: log.create("t", 0), "1 to 1024 partitions, not 0"),
     ("an age that is none", lambda log: log.create("t", max_age=0), "max_age must be at least 1"),
     ("an age without a unit", lambda log: log.create("t", max_age="7"), "does not parse"),
-    ("an interceptor that is none", lambda log: log.create("t", interceptors=[anything]), "is what add, drop, rename"),
+    ("an interceptor that is none", lambda log: log.create("t", interceptors=[anything]), "is the result of add, drop"),
     ("an unknown partition", lambda log: log.read("plays", 1, 0, 0), "has no partition 1; it has only 0 to 0"),
     (
         "offsets to come",
@@ -518,15 +518,15 @@ def test_who_may_not_write_is_told_so() -> None:
         said = run("forbidden", Path(folder) / "in" / "log.db").splitlines()
         (Path(folder) / "in").chmod(0o755)
     assert len(said) == 3, said
-    assert "may not be written to; nothing of this was kept" in said[0] or "may be written to" in said[0]
-    assert "it cannot be opened or made; check that its folder is there and may be written to" in said[1]
-    assert "cannot make the folder of the log" in said[2]
+    assert "it is read-only; nothing of this was kept" in said[0] or "may be written to" in said[0]
+    assert "it cannot be opened or created; check that its folder exists and is writable" in said[1]
+    assert "cannot create the folder of the log" in said[2]
 
 
 def test_a_file_that_is_no_log_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("Dear diary, " * 100)
-    with pytest.raises(ConflictError, match="it is a file of another kind; choose another path"):
+    with pytest.raises(ConflictError, match="it is not an SQLite database; choose another path"):
         Log(path)
     assert path.read_text() == "Dear diary, " * 100
     other = tmp_path / "views.db"
@@ -539,7 +539,7 @@ def test_a_file_that_is_no_log_is_refused_and_left_alone(tmp_path: Path) -> None
     database.execute(f"PRAGMA application_id = {0x4D696C6C}")
     database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(ConflictError, match="made by another release"):
+    with pytest.raises(ConflictError, match="created by another release"):
         Log(tmp_path / "newer.db")
 
 
@@ -565,7 +565,7 @@ def test_a_damaged_database_is_noticed(log: Log) -> None:
     with pytest.raises(CorruptError, match="the file is damaged; put a copy in its place"):
         log.ends("plays")
     log.path.unlink()
-    with pytest.raises(MachineError, match="it cannot be opened or made"):
+    with pytest.raises(MachineError, match="it cannot be opened or created"):
         log.ends("plays")
 
 

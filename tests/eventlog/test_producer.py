@@ -120,7 +120,7 @@ def test_two_producers_of_one_id_are_told(log: Log) -> None:
         one.send("a")
         one.flush()
         other.send("b")
-        with pytest.raises(ConflictError, match="two that append at once need two producer ids"):
+        with pytest.raises(ConflictError, match="two producers that append at the same time need two ids"):
             other.close()
     assert values(log) == [b"a"]
 
@@ -139,7 +139,7 @@ def test_a_failure_in_the_background_is_raised_by_the_next_send_and_nothing_is_l
                     sent += 1
                 except MillraceError as error:
                     said = error.message
-            assert f"0 of the records are kept and {sent + 1} wait: mend that, then flush() appends them" in said
+            assert f"0 of the records are kept and {sent + 1} wait: fix the cause, then flush() appends them" in said
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         producer.send("after")
@@ -150,8 +150,8 @@ def test_a_failure_in_the_background_is_raised_by_the_next_send_and_nothing_is_l
 
 MISTAKES: list[tuple[str, Callable[[Producer], Any], str]] = [
     ("a number", lambda producer: producer.send(anything), "a record is a dict, text or bytes"),
-    ("what JSON has not", lambda producer: producer.send({"a": anything}), "something that JSON has"),
-    ("not a number", lambda producer: producer.send({"a": float("nan")}), "something that JSON has"),
+    ("what JSON has not", lambda producer: producer.send({"a": anything}), "a JSON value"),
+    ("not a number", lambda producer: producer.send({"a": float("nan")}), "a JSON value"),
     ("a key that is none", lambda producer: producer.send("a", key=anything), "a key is text or bytes"),
     ("a time that is none", lambda producer: producer.send("a", timestamp=anything), "a timestamp must be a datetime"),
     ("a header that is none", lambda producer: producer.send("a", headers={"h": anything}), "a header is a name"),

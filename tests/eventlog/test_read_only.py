@@ -56,7 +56,7 @@ def read_all(path: Path) -> None:
         assert (log.clock_jump(), log.damaged("plays"), log.gaps("plays")) == (None, [], [])
         assert None not in log.marks("plays", log.ends("plays"))
         assert len(log.id) == len(log.uid_of("plays")) == 32
-        with pytest.raises(MachineError, match="it may not be written to; nothing of this was kept"):
+        with pytest.raises(MachineError, match="it is read-only; nothing of this was kept"):
             log.append("plays", ["more"])
     log.close()
 
@@ -94,7 +94,7 @@ def test_commands_that_only_look_work_on_a_read_only_disk(mounted: Path) -> None
         assert (result.exit_code, says in result.output) == (0, True), result.output
     result = CliRunner().invoke(app, ["send", "plays", "--log", str(mounted)], input="{}\n")
     assert result.exit_code == 4
-    assert "it may not be written to; 0 records were sent" in result.output
+    assert "it is read-only; 0 records were sent" in result.output
 
 
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
@@ -141,5 +141,5 @@ def test_the_way_to_read_without_writing(
 
 def test_a_read_only_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.db").touch()
-    with pytest.raises(ConflictError, match="is empty, and no log can be made there"):
+    with pytest.raises(ConflictError, match="is empty, and no log can be created there"):
         opening.connect_to_read(tmp_path / "empty.db")

@@ -136,7 +136,7 @@ def test_a_query_takes_parameters(connection: Connection) -> None:
 
 def test_parameters_that_do_not_fit_the_query_are_refused(connection: Connection) -> None:
     for given in ([], ["Delta", "Weir"]):
-        with pytest.raises(MillraceError, match="the query does not work"):
+        with pytest.raises(MillraceError, match="the query failed"):
             connection.query("SELECT plays FROM hourly WHERE track = $1", given)
     with pytest.raises(MillraceError):
         connection.query("SELECT plays FROM hourly WHERE track = $1", [object()])
@@ -232,7 +232,7 @@ def test_mistakes_are_told_as_the_store_tells_them(connection: Connection) -> No
         connection.view("hourli")
     with pytest.raises(MillraceError, match="unknown view"):
         connection.changes("hourli", 0)
-    with pytest.raises(MillraceError, match="only one that reads"):
+    with pytest.raises(MillraceError, match="only reads"):
         connection.query("DELETE FROM hourly")
     with pytest.raises(MillraceError, match="two columns named 'track'"):
         connection.query("SELECT track, track FROM hourly")
@@ -261,7 +261,7 @@ def test_a_folder_with_topics_and_no_views_yet(tmp_path: Path) -> None:
     Log(tmp_path / "log.db").create("plays")
     with millrace.connect(tmp_path) as connection:
         assert connection.send("plays", {"n": 1}) == 1
-        with pytest.raises(NoViewsError, match="run a pipeline that has views first"):
+        with pytest.raises(NoViewsError, match="run a pipeline with views first"):
             connection.view("hourly")
     assert not (tmp_path / "views.db").exists()
 

@@ -137,11 +137,11 @@ def test_a_changed_pipeline_is_replayed_swapped_and_rolled_back(home: Locations)
     savepoint = home.checkpoint.with_name("savepoint")
     save(home.checkpoint, savepoint)
     kept(home).report("charts", "plays", kept(home).ends("plays"))
-    assert "generation 2 of minutes is now what is read" in replay(QUIET, after, home, StreamOptions())
+    assert "generation 2 of minutes is now served" in replay(QUIET, after, home, StreamOptions())
     assert behind("charts", kept(home)) == 0, "a replay is no reader that producers wait for"
     assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
     other = replace(home, checkpoint=home.checkpoint.with_name("other"))
-    with pytest.raises(ConflictError, match="goes with generation 1 of the views, but 2 is what is read"):
+    with pytest.raises(ConflictError, match="belongs to generation 1 of the views, but generation 2 is served"):
         start_from(savepoint, other, 2)
     changes = changed(home, "minutes", version)
     assert sorted((row["track"], row["plays"], row["diff"]) for row in changes if row["track"] == "Weir") == [
@@ -215,7 +215,7 @@ def test_a_savepoint_is_continued_on_the_views_it_belongs_to(home: Locations) ->
     said = run_stream(QUIET, pipeline, other, ONCE)
     assert said.startswith("caught up: 2 rows")
     assert rows(home, COUNTED) == [("Weir", 2), ("Eddy", 1)]
-    with pytest.raises(ConflictError, match="is there already"):
+    with pytest.raises(ConflictError, match="exists already"):
         start_from(savepoint, other)
     for refused in (home, replace(home, checkpoint=home.checkpoint.with_name("third"))):
         if refused is not home:

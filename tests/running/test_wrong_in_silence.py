@@ -166,3 +166,29 @@ def test_a_moved_project_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     send("a")
     typed("run", "charts.py", "--until-caught-up")
     assert counted() == [{"a": 2, "b": 2, "c": 1}] * 3
+
+
+def test_a_replay_after_the_loss_of_store_and_checkpoint_replaces_what_sinks_have() -> None:
+    shutil.rmtree(".millrace")
+    typed("topics", "create", "plays")
+    send("xy")
+    follow(refused(), {"x": 1, "y": 1})
+
+
+def test_a_table_that_was_dropped_is_refused() -> None:
+    with closing(sqlite3.connect("out.db")) as database:
+        database.execute("DROP TABLE out")
+    follow(refused(), {"a": 1, "b": 2, "c": 1})
+
+
+def test_a_refused_run_does_not_put_an_older_generation_of_a_sink_in_place() -> None:
+    typed("replay", "charts.py")
+    with_copy(STORE, lambda: None)
+    send("a")
+    typed("run", "charts.py", "--until-caught-up")
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{STORE}{suffix}").unlink(missing_ok=True)
+    line = refused()
+    with closing(sqlite3.connect("out.db")) as database:
+        assert dict(database.execute("SELECT k, sum(n * diff) FROM out GROUP BY k")) == {"a": 2, "b": 2, "c": 1}
+    follow(line, {"a": 2, "b": 2, "c": 1})

@@ -254,7 +254,7 @@ def test_a_checkpoint_of_before_is_refused_and_what_it_says_to_do_works(home: Lo
     with pytest.raises(ConflictError, match=r"is of format 2, .* reads format 4; .*: millrace replay$") as refused:
         run_stream(QUIET, running(), home, ONCE)
     assert "\n" not in str(refused.value)
-    assert "generation 2 of totals is now what is read" in replay(QUIET, running(), home, StreamOptions())
+    assert "generation 2 of totals is now served" in replay(QUIET, running(), home, StreamOptions())
     assert viewed(home) == [("a", 7)]
     send(home, 8)
     run_stream(QUIET, running(), home, ONCE)

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from millrace import ConflictError, MachineError
+from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit
 from millrace.model.schema import parse_schema
-from millrace.spark.sinks import FileWriter, TableWriter
+from millrace.spark.sinks import FileWriter, TableWriter, TopicWriter
 from millrace.spark.writers import Answers, Delivery, Guarantee, Write, Writer
 
 SCHEMA = parse_schema("k STRING")
@@ -124,3 +125,44 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
     writer("table", tmp_path).write(pa.table({"k": ["a"]}), Commit("p", "c", 0), True)
     with pytest.raises(ConflictError, match=r"has the columns .* choose another table"):
         TableWriter(str(tmp_path / "out.db"), "out", parse_schema("other BIGINT"), "p").last()
+
+
+@pytest.mark.parametrize("kind", ["table", "file"])
+def test_a_sink_knows_the_generations_that_it_has_something_of(kind: str, tmp_path: Path) -> None:
+    assert writer(kind, tmp_path).newest() == 0
+    writer(kind, tmp_path, 3).write(pa.table({"k": ["a"]}), Commit("p", "c", 0), True)
+    assert writer(kind, tmp_path).newest() == 3
+    writer(kind, tmp_path, 7, staged=True).write(pa.table({"k": ["a"]}), Commit("p", "d", 0), True)
+    assert writer(kind, tmp_path).newest() == 7
+
+
+def test_a_topic_knows_the_generations_that_have_appended_to_it(tmp_path: Path) -> None:
+    Log(tmp_path / "log.db").create("alerts")
+    for generation, newest in ((1, 0), (4, 1), (2, 4)):
+        writer = TopicWriter(str(tmp_path / "log.db"), "alerts", "p", generation)
+        assert writer.newest() == newest
+        writer.write(pa.table({"k": ["a"]}).slice(0, 0), Commit("p", "c", 0), True)
+    assert TopicWriter(str(tmp_path / "log.db"), "alerts", "p").newest() == 4
+
+
+def test_a_table_that_was_dropped_has_no_commit(tmp_path: Path) -> None:
+    writer("table", tmp_path).write(pa.table({"k": ["a"]}), Commit("p", "c", 0), True)
+    with closing(sqlite3.connect(tmp_path / "out.db")) as database:
+        database.execute("DROP TABLE out")
+    assert writer("table", tmp_path).last() is None
+
+
+def test_the_file_of_a_killed_attempt_is_replaced(tmp_path: Path) -> None:
+    files = writer("file", tmp_path)
+    (tmp_path / "p-c-000000000.json").write_text('{"k": "of other offsets"}')
+    (tmp_path / "p-c-000000001.json").write_text('{"k": "of other offsets"}')
+    files.write(pa.table({"k": ["a"]}), Commit("p", "c", 0), True)
+    files.write(pa.table({"k": ["a"]}).slice(0, 0), Commit("p", "c", 1), True)
+    assert [json.loads(line) for line in written("file", tmp_path)] == [{"k": "a"}]
+
+
+@pytest.mark.parametrize("kind", ["table", "file"])
+def test_the_next_batch_of_another_checkpoint_is_refused(kind: str, tmp_path: Path) -> None:
+    writer(kind, tmp_path).write(pa.table({"k": ["a"]}), Commit("p", "c", 0), True)
+    with pytest.raises(ConflictError, match="if a replay has replaced it, run the pipeline again"):
+        writer(kind, tmp_path).write(pa.table({"k": ["a"]}), Commit("p", "other", 1), True)

@@ -63,22 +63,24 @@ def statement(condition: str, schema: str) -> Statement:
         raise refuse(f"keep({condition!r}) needs a condition, but this is {expression.type}")
     parts = [] if expression.node is None else walk(expression.node)
     if any(isinstance(part, ColumnOf) and len(part.path) > 1 for part in parts):
-        raise refuse(f"keep({condition!r}) looks at outermost fields only, not into those")
+        raise refuse(f"keep({condition!r}) reads top-level fields only")
     read = [column for column in columns if column.name in expression.columns]
     if not read:
         raise refuse(f"keep({condition!r}) names no field")
     for column in read:
         if digits_of(column.type) is not None:
-            raise refuse(f"keep({condition!r}) does not compare {column}; leave it to the pipeline")
+            raise refuse(f"keep({condition!r}) cannot compare {column}; filter in the pipeline instead")
     texts = {column: f"j[{n}]" for n, column in enumerate(read, 1)}
     checks = {column: check for column in read if (check := is_unsure(column, texts[column])) is not None}
     exact = {column: as_written(f"w{n}", texts[column]) for n, column in enumerate(checks)}
     try:
         answer = to_duckdb(expression)
     except CannotFuseError as error:
-        raise refuse(f"keep({condition!r}) cannot be computed here: {error}; leave it to the pipeline") from None
+        raise refuse(
+            f"keep({condition!r}) cannot be computed in the log: {error}; filter in the pipeline instead"
+        ) from None
     if expression.node is not None and is_fallible(expression.node):
-        raise refuse(f"keep({condition!r}) has no value for some records; leave it to the pipeline")
+        raise refuse(f"keep({condition!r}) has no value for some records; filter in the pipeline instead")
     made = Statement(
         _query(answer, texts, " OR ".join(f"coalesce({check}, FALSE)" for check in checks.values()) or "FALSE"),
         _query(answer, texts | exact, "FALSE"),

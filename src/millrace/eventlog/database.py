@@ -38,7 +38,7 @@ class Database:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise MachineError(
-                f"cannot make the folder of the log {path}: {error.strerror}", "mend that, or choose another path"
+                f"cannot create the folder of the log {path}: {error.strerror}", "fix the cause, or choose another path"
             ) from None
         with clear(path):
             try:

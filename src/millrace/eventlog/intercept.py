@@ -115,7 +115,7 @@ def add(**fields: Any) -> Add:
     try:
         return Add(tuple((_name(name), _json(value)) for name, value in _some(fields, "add").items()))
     except (TypeError, ValueError) as error:
-        raise refuse(f"add() takes values that JSON has: {error}") from None
+        raise refuse(f"add() takes JSON values: {error}") from None
 
 
 def drop(*names: str) -> Drop:
@@ -216,7 +216,7 @@ def _some(given: Any, what: str) -> Any:
 
 def _name(name: object) -> str:
     if not isinstance(name, str) or not name:
-        raise refuse(f"a field is named by text, not {shown(name)}")
+        raise refuse(f"the name of a field is text, not {shown(name)}")
     return name
 
 

@@ -99,7 +99,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     try:
         connection.execute(exclusive)
         if not _is_ours(connection, path):
-            raise ConflictError(f"{path} is empty, and no log can be made there", "choose another path")
+            raise ConflictError(f"{path} is empty, and no log can be created there", "choose another path")
     except BaseException:
         connection.close()
         raise
@@ -137,7 +137,7 @@ def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
         return True
     if ours == _OURS:
         raise ConflictError(
-            f"log {path} was made by another release of Millrace (format {format}, not {_FORMAT})",
+            f"log {path} was created by another release of Millrace (format {format}, not {_FORMAT})",
             "run that release, or choose another path",
         )
     if ours or format or connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:

@@ -163,7 +163,7 @@ class Producer:
         """The error of an append, with what became of the records: earlier batches are kept, and the rest waits."""
         waiting = len(self._tried or ()) + len(self._open)
         told = f"{self._kept:,} of the records are kept and {waiting:,} wait"
-        return MachineError(error.problem, f"{told}: mend that, then flush() appends them")
+        return MachineError(error.problem, f"{told}: fix the cause, then flush() appends them")
 
     def _wake(self) -> None:
         """Let the background thread append the queued records after `linger`."""
@@ -192,7 +192,7 @@ def _value(value: Value) -> bytes | None:
         try:
             value = _ENCODER.encode(value)
         except (TypeError, ValueError) as error:
-            raise refuse(f"a record must be something that JSON has: {error}") from None
+            raise refuse(f"a record must be a JSON value: {error}") from None
     if isinstance(value, str):
         return value.encode()
     if value is not None and not isinstance(value, bytes):

@@ -53,6 +53,12 @@ def last_append(connection: sqlite3.Connection, topic: int, producer: str) -> tu
     return None if row is None else (int(row[0]), str(row[1]))
 
 
+def producers(connection: sqlite3.Connection, topic: int, prefix: str) -> list[str]:
+    """The producers of a topic whose names start with a prefix."""
+    rows = connection.execute("SELECT DISTINCT producer FROM sequences WHERE topic = ?", (topic,))
+    return [name for (name,) in rows if name.startswith(prefix)]
+
+
 def before(connection: sqlite3.Connection, topic: int, mark: SequenceMark) -> list[Appended] | None:
     """The offset ranges of the same append if it is stored; None if it is new.
 
@@ -65,15 +71,15 @@ def before(connection: sqlite3.Connection, topic: int, mark: SequenceMark) -> li
         newest = last(connection, topic, mark.producer)
         if newest is not None and mark.sequence < newest:
             raise ConflictError(
-                f"producer {mark.producer!r} has come to sequence {newest}, and it is no longer known what "
-                f"{mark.sequence} was",
-                f"this append was not kept: go on after {newest}, or take another producer id",
+                f"producer {mark.producer!r} has reached sequence {newest}, and the log no longer knows append "
+                f"{mark.sequence}",
+                f"this append was not kept: continue after {newest}, or use another producer id",
             )
         return None
     if row[0] != mark.session:
         raise ConflictError(
-            f"sequence {mark.sequence} of producer {mark.producer!r} is another's append",
-            "this append was not kept: two that append at once need two producer ids",
+            f"sequence {mark.sequence} of producer {mark.producer!r} belongs to another append",
+            "this append was not kept: two producers that append at the same time need two ids",
         )
     return [Appended(*each) for each in json.loads(row[1])]
 

@@ -36,7 +36,7 @@ class Topic:
                 raise refuse(f"{what} must be at least 1, or None to keep all, not {shown(limit)}")
         for interceptor in self.interceptors:
             if not isinstance(interceptor, INTERCEPTORS):
-                raise refuse(f"an interceptor is what add, drop, rename or keep gives, not {shown(interceptor)}")
+                raise refuse(f"an interceptor is the result of add, drop, rename or keep, not {shown(interceptor)}")
 
     def __str__(self) -> str:
         limits = [] if self.max_age is None else [f"kept {format_duration(self.max_age)}"]
@@ -53,7 +53,7 @@ def age(given: int | Duration | None) -> int | None:
 def insert_topic(connection: sqlite3.Connection, topic: Topic) -> None:
     """Create a topic. Refuses a name that exists."""
     if connection.execute("SELECT 1 FROM topics WHERE name = ?", (topic.name,)).fetchone():
-        raise ConflictError(f"topic {topic.name!r} is there already", "choose another name, or remove it first")
+        raise ConflictError(f"topic {topic.name!r} exists already", "choose another name, or remove it first")
     made = connection.execute(
         f"INSERT INTO topics (uid, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)", (uuid.uuid4().hex, *_row(topic))
     ).lastrowid

@@ -170,7 +170,7 @@ class Log:
         a name by mistake: a sequence number that another session used is refused.
         """
         if (producer is None) != (sequence is None):
-            raise refuse("an append that may be repeated needs both producer= and sequence=")
+            raise refuse("an idempotent append needs both producer= and sequence=")
         with self._database.read() as connection:
             id, about = find_topic(connection, topic)
             ends = [end for _, end in blocks.bounds(connection, id)]
@@ -198,6 +198,11 @@ class Log:
         """The sequence number and the session of the last append of a producer; None as for `last`."""
         with self._database.read() as connection:
             return sequences.last_append(connection, find_topic(connection, topic)[0], producer)
+
+    def producers(self, topic: str, prefix: str) -> list[str]:
+        """The producers of a topic whose last appends are stored and whose names start with a prefix."""
+        with self._database.read() as connection:
+            return sequences.producers(connection, find_topic(connection, topic)[0], prefix)
 
     def starts(self, topic: str) -> list[int]:
         """The first stored offset of each partition."""

@@ -38,14 +38,17 @@ def is_stored(last: Commit | None, commit: Commit, where: str) -> bool:
 
     Raises ConflictError for any other: the output and the checkpoint do not belong together.
     """
-    if last is None or last.batch == commit.batch - 1:
+    if last is None:
         return False
-    if (last.batch, last.digest) == (commit.batch, commit.digest):
-        return True
+    if last.checkpoint in ("", commit.checkpoint):  # the log does not store the checkpoint
+        if last.batch == commit.batch - 1:
+            return False
+        if (last.batch, last.digest) == (commit.batch, commit.digest):
+            return True
     raise ConflictError(
         f"{where} was last written by batch {last.batch} of checkpoint {last.checkpoint}, so that batch {commit.batch} "
         f"of {commit.checkpoint} cannot follow",
-        AGAIN,
+        f"if a replay has replaced it, run the pipeline again; otherwise {AGAIN}",
     )
 
 

@@ -139,7 +139,9 @@ def _snapshot_of(project: Project, stage: Path, log_only: bool, held: ExitStack)
             if same:
                 held.push(attempt.pop_all())
                 return _Snapshot(log, views, state)
-    raise MachineError(f"pipelines in {project.folder} are started all the time", "back up again when they run")
+    raise MachineError(
+        f"pipelines in {project.folder} were started during every attempt", "back up again when they run"
+    )
 
 
 def _has_file(project: Project) -> bool:

@@ -11,11 +11,10 @@ from millrace.model.errors import ConflictError, CorruptError, MillraceError
 from millrace.model.pipeline import FileSink, Pipeline, TableSink, TopicSink
 from millrace.running.agreement import Parts, disagreement, gaps, is_skippable, is_written_in_part
 from millrace.running.findings import DropGeneration, Finding, MoveCheckpoint, MoveDatabase, SkipBlock, SkipGap, Way
-from millrace.running.preflight import generations_of, parts_of, serving
+from millrace.running.preflight import generations_of, served_parts, serving
 from millrace.running.settings import Locations
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.damage import damage_of, damaged_state
-from millrace.spark.outputs import writers_of
 from millrace.views.sqlite import SqliteStore
 from millrace.views.store import GenerationState, Store, open_store
 
@@ -213,10 +212,7 @@ def _agreement(
 ) -> tuple[Parts | None, Sequence[Finding]]:
     again = replay_ways(pipeline, home)
     try:
-        writers = writers_of(pipeline, str(home.log.absolute()), generation)
-        for writer in writers.values():
-            writer.serve()
-        parts = parts_of(pipeline, home, store, generation, writers)
+        parts = served_parts(pipeline, home, store, generation)
     except (CorruptError, ConflictError) as error:
         mend = () if error.advice is None else (Way(error.advice, "the answers in it are computed again"),)
         return None, [Finding(error.problem, (*mend, *again), replays=True)]

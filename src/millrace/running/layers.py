@@ -73,7 +73,7 @@ def compute_batch_layer(pipeline: Pipeline, home: Locations, lease: Lease, told:
         told, spark, lambda: batch.collect(spark, whole, log=home.log, lookups=lookups(pipeline, home.store))
     )
     if gathered is None:
-        return f"stopped: {added:,} records archived; nothing that is read has changed"
+        return f"stopped: {added:,} records archived; the served views have not changed"
     found = gathered.answers
     seen = {name: found[f"view {_NEWEST}{name}"]["newest"].to_pylist() for name in asked}
     if not all(seen.values()):
@@ -100,7 +100,7 @@ def archive(log: Log, source: Source) -> int:
         if begin is not None and begin < start:
             raise NotFoundError(
                 f"offsets {begin} to {start - 1} of {source.name}/{partition} are gone and not archived",
-                "let the topic keep more, and begin another archive",
+                "raise the retention of the topic, and start another archive",
             )
         for first in range(start if begin is None else begin, end, _STEP):
             last = min(end, first + _STEP)
@@ -127,9 +127,9 @@ def _delay(name: str, query: Query) -> int:
     """The watermark delay of a view. Refuses views that the batch layer cannot compute."""
     event_time = find_event_time(query.stream)
     if not isinstance(query.windowing, Fixed | Sliding | Calendar):
-        raise refuse(f"view {name}: layers need windows that the clock ends, not {query.windowing}", query.place)
+        raise refuse(f"view {name}: layers need fixed, sliding or calendar windows, not {query.windowing}", query.place)
     if query.mode is Mode.DISCARDING:
-        raise refuse(f"view {name}: layers need answers that stand for themselves, so not discarding()", query.place)
+        raise refuse(f"view {name}: layers do not support discarding()", query.place)
     if event_time is None or not isinstance(event_time.estimator.policy, BoundedDelay):
         raise refuse(f"view {name}: layers need event_time(..., delay=...) to know when a window is over", query.place)
     return event_time.estimator.policy.delay

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit
 from millrace.model.errors import ConflictError, CorruptError
-from millrace.model.pipeline import Pipeline
+from millrace.model.pipeline import FileSink, Output, Pipeline, TableSink
 from millrace.running.agreement import Parts, TopicNow, disagreement, gaps, is_skippable
 from millrace.running.settings import Locations
 from millrace.running.status import is_locked
@@ -50,7 +51,7 @@ def checkpoints(home: Locations) -> dict[Path, int]:
 def check_agreement(pipeline: Pipeline, home: Locations, store: Store) -> int:
     """The generation to continue. Raises ConflictError if the parts of the pipeline do not belong together.
 
-    The files and tables of a replay that was interrupted between the swap of the views and theirs are swapped first.
+    `served_parts` first completes a swap of files and tables that was interrupted.
     """
     generation = serving(store, pipeline.name)
     checkpoint = Checkpoint(home.generation(generation))
@@ -60,10 +61,9 @@ def check_agreement(pipeline: Pipeline, home: Locations, store: Store) -> int:
     damage = damage_of(checkpoint)
     if damage is not None:
         raise CorruptError(damage.problem, again)
-    writers = writers_of(pipeline, str(home.log.absolute()), generation)
-    for writer in writers.values():
-        writer.serve()
-    parts = parts_of(pipeline, home, store, generation, writers)
+    parts = served_parts(pipeline, home, store, generation)
+    if parts.history is None and generation > 1 and (fixed := unswappable(pipeline)):
+        raise ConflictError(f"{fixed[0].sink} has the answers of an earlier generation", resend_or_not(home))
     reason = disagreement(parts)
     if reason is not None:
         raise ConflictError(reason, again)
@@ -72,6 +72,39 @@ def check_agreement(pipeline: Pipeline, home: Locations, store: Store) -> int:
         without = f"go on without them: {home.command('repair')} --yes; or " if is_skippable(parts, lost) else ""
         raise ConflictError(str(lost), f"{without}{left}")
     return generation
+
+
+def unswappable(pipeline: Pipeline) -> list[Output]:
+    """The sinks that cannot be filled beside themselves and swapped: topics, functions and custom sinks."""
+    return [output for output in pipeline.sinks if not isinstance(output.sink, FileSink | TableSink)]
+
+
+def resend_or_not(home: Locations) -> str:
+    """The advice for a sink that cannot be swapped."""
+    again = home.command("replay")
+    return (
+        f"send all answers to it again: {again} --resend; or only those that come after the replay: {again} --no-resend"
+    )
+
+
+def served_parts(pipeline: Pipeline, home: Locations, store: Store, generation: int) -> Parts:
+    """What the parts of the served generation say of themselves.
+
+    If a replay was interrupted between the swap of the views and that of files and tables, they are swapped first. That
+    is so if the parts belong together with the commits of the files and tables that wait.
+    """
+    log = str(home.log.absolute())
+    writers = writers_of(pipeline, log, generation)
+    beside = writers_of(pipeline, log, generation, staged=True)
+    waiting = {}
+    for name, writer in beside.items():
+        with suppress(ConflictError, CorruptError):
+            if writer.stores_commits and writer.last() not in (None, writers[name].last()):
+                waiting[name] = writer
+    if waiting and disagreement(parts_of(pipeline, home, store, generation, {**writers, **waiting})) is None:
+        for writer in writers.values():
+            writer.serve()
+    return parts_of(pipeline, home, store, generation, writers)
 
 
 def parts_of(

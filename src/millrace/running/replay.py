@@ -4,28 +4,40 @@ The old generation is served, and may be written to, until the new one has caugh
 A replay that was stopped continues from its checkpoint when it is run again.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from millrace.eventlog.durable import write_whole
 from millrace.eventlog.topics import Log
 from millrace.model.errors import ConflictError, CorruptError, PipelineError
-from millrace.model.pipeline import FileSink, Pipeline, TableSink
-from millrace.plan.compile import compile
+from millrace.model.pipeline import Pipeline
+from millrace.plan.compile import compile, sink_id
 from millrace.running.agreement import disagreement, gaps
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
-from millrace.running.preflight import generations_of, newest_checkpoint, parts_of, serving
+from millrace.running.preflight import (
+    checkpoints,
+    generations_of,
+    newest_checkpoint,
+    parts_of,
+    resend_or_not,
+    serving,
+    unswappable,
+)
 from millrace.running.run import follow, typed
 from millrace.running.settings import Locations, StreamOptions
 from millrace.running.status import is_locked
 from millrace.running.views import KeptViews, shapes_of
-from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.checkpoint import Checkpoint, in_use
 from millrace.spark.damage import damage_of
+from millrace.spark.gate import closed
 from millrace.spark.outputs import check_places, writers_of
 from millrace.spark.progress import BatchProgress
 from millrace.views.store import GenerationState, Store, open_store
@@ -45,8 +57,8 @@ def replay(
     check_places(pipeline, {}, home.log)
     lease = Lease(pipeline.name, home.master)
     with told_to_end() as told, closing(open_store(home.store)) as store, lease:
-        pipeline = _resending(typed(pipeline, home, lease), home, resend)
-        return _replay(console, store, pipeline, home, how, lease, told)
+        _check_resend(pipeline, home, resend)
+        return _replay(console, store, typed(pipeline, home, lease), home, how, lease, told, bool(resend))
 
 
 def _replay(
@@ -57,13 +69,19 @@ def _replay(
     how: StreamOptions,
     lease: Lease,
     told: Sequence[int],
+    resend: bool,
 ) -> str:
-    unfinished = _unfinished(store, pipeline, home, how.shards)
+    unfinished = _unfinished(store, pipeline, home, how.shards, resend)
     if unfinished is not None:
         with suppress(CorruptError):  # only Spark can tell whether state is damaged: then the replay starts again
-            return _fill(console, store, pipeline, home, how, lease, told, unfinished)
-    generation = store.begin_generation(pipeline.name, shapes_of(pipeline), newest_checkpoint(home) + 1)
-    return _fill(console, store, pipeline, home, how, lease, told, generation)
+            return _fill(console, store, pipeline, home, how, lease, told, unfinished, resend)
+    writers = writers_of(pipeline, str(home.log.absolute()))
+    least = max([newest_checkpoint(home), *(writer.newest() for writer in writers.values())]) + 1
+    generation = store.begin_generation(pipeline.name, shapes_of(pipeline), least)
+    mode = _mode(home, generation)
+    mode.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(mode, lambda path: path.write_text(json.dumps(resend)))
+    return _fill(console, store, pipeline, home, how, lease, told, generation, resend)
 
 
 def _fill(
@@ -75,8 +93,10 @@ def _fill(
     lease: Lease,
     told: Sequence[int],
     generation: int,
+    resend: bool,
 ) -> str:
     """Fill a generation, then swap."""
+    silent = () if resend else [sink_id(output.sink) for output in unswappable(pipeline)]
     views = KeptViews(store, pipeline, generation)
     log = Log(home.log)
     topics = [source.name for source in pipeline.sources if source.kind == "log"]
@@ -97,13 +117,14 @@ def _fill(
         # First all stored records, in large micro-batches; then the records that were appended meanwhile.
         for latency in (_AT_BATCH_SPEED, how.latency):
             once = replace(how, latency=latency, interval=None, until_caught_up=True)
-            if told or not follow(pipeline, home, generation, views, once, lease, listen, told, replays=True):
-                return f"stopped after {rows:,} rows; run it again to go on: nothing that is read has changed"
+            if told or not follow(pipeline, home, generation, views, once, lease, listen, told, True, silent):
+                return f"stopped after {rows:,} rows; run it again to go on: the served views have not changed"
     old = home.generation(serving(store, pipeline.name))
-    store.swap(pipeline.name, generation)
-    _serve_sinks(pipeline, home, generation)
+    with closed([each for each in (old, home.generation(generation)) if each.is_dir()]):
+        store.swap(pipeline.name, generation)
+        _serve_sinks(pipeline, home, generation)
     outputs = ", ".join([*pipeline.views, *(str(output.sink) for output in pipeline.sinks)])
-    done = [f"{rows:,} rows computed again; generation {generation} of {outputs} is now what is read"]
+    done = [f"{rows:,} rows computed again; generation {generation} of {outputs} is now served"]
     done += [
         f"the log no longer holds offsets 0 to {start - 1} of {topic}/{partition}"
         for topic in topics
@@ -117,11 +138,13 @@ def _fill(
 
 def roll_back(pipeline: Pipeline, home: Locations) -> str:
     """Serve the previous generation again; returns the outcome in a line."""
-    with closing(open_store(home.store)) as store:
+    if fixed := unswappable(pipeline):
+        raise PipelineError(f"{fixed[0].sink} cannot be rolled back", resend_or_not(home))
+    with closing(open_store(home.store)) as store, closed(list(checkpoints(home))):
         store.rollback(pipeline.name)
         number = serving(store, pipeline.name)
-    _serve_sinks(pipeline, home, number)
-    return f"generation {number} of {', '.join(pipeline.views)} is what is read again"
+        _serve_sinks(pipeline, home, number)
+    return f"generation {number} of {', '.join(pipeline.views)} is served again"
 
 
 def _serve_sinks(pipeline: Pipeline, home: Locations, generation: int) -> None:
@@ -129,31 +152,29 @@ def _serve_sinks(pipeline: Pipeline, home: Locations, generation: int) -> None:
         writer.serve()
 
 
-def _resending(pipeline: Pipeline, home: Locations, resend: bool | None) -> Pipeline:
-    """The pipeline that a replay runs: without sinks that cannot be filled beside themselves, unless `resend`."""
-    fixed = [output for output in pipeline.sinks if not isinstance(output.sink, FileSink | TableSink)]
+def _check_resend(pipeline: Pipeline, home: Locations, resend: bool | None) -> None:
+    fixed = unswappable(pipeline)
     if fixed and resend is None:
-        raise PipelineError(
-            f"{fixed[0].sink} cannot be rewritten",
-            f"send all answers to it again: {home.command('replay')} --resend; or only those that come after the "
-            f"replay: {home.command('replay')} --no-resend",
-        )
+        raise PipelineError(f"{fixed[0].sink} cannot be rewritten", resend_or_not(home))
     if not fixed and resend is not None:
         raise PipelineError("all sinks of this pipeline can be rewritten", "leave --resend and --no-resend out")
-    if resend or not fixed:
-        return pipeline
-    sinks = [output for output in pipeline.sinks if output not in fixed]
-    if not pipeline.views and not sinks:
-        raise PipelineError(f"pipeline {pipeline.name} has no other outputs", f"use {home.command('replay')} --resend")
-    return replace(pipeline, sinks=sinks)
 
 
-def _unfinished(store: Store, pipeline: Pipeline, home: Locations, shards: int | None) -> int | None:
+def _mode(home: Locations, generation: int) -> Path:
+    """The file that records whether a replay resends, so that another one does not continue it."""
+    return home.generation(generation) / "resend"
+
+
+def _unfinished(store: Store, pipeline: Pipeline, home: Locations, shards: int | None, resend: bool) -> int | None:
     """The unfinished generation of a stopped replay that this pipeline can continue; None if there is none."""
     for each in generations_of(store, pipeline.name):
         if each.state is not GenerationState.FILLING:
             continue
-        checkpoint = Checkpoint(home.generation(each.number))
+        checkpoint, mode = Checkpoint(home.generation(each.number)), _mode(home, each.number)
+        if is_locked(checkpoint.folder):
+            raise in_use(checkpoint.folder)
+        if not mode.exists() or mode.read_text() != json.dumps(resend):
+            return None
         if damage_of(checkpoint) is not None or not checkpoint.is_of(compile(pipeline), shards):
             return None
         writers = writers_of(pipeline, str(home.log.absolute()), each.number, staged=True)

@@ -1,7 +1,7 @@
 """Runs a pipeline as a stream until it is stopped, or as a batch."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
@@ -84,10 +84,12 @@ def start_stream(
     lease: Lease,
     on_batch: Listener,
     replays: bool = False,
+    silent: Collection[str] = (),
 ) -> "StreamRun":
     """Start the stream of a generation, and first Spark if it does not run. The caller stops the stream.
 
-    A stream that `replays` writes to sinks beside the ones in use, and reports no offsets.
+    A stream that `replays` writes to sinks beside the ones in use, and reports no offsets. `silent` sinks receive no
+    answers.
     """
     from millrace.spark import stream
 
@@ -105,7 +107,7 @@ def start_stream(
         lease.session(checkpoint / "spark.log"), pipeline, checkpoint, views=views, guarantee=how.guarantee,
         interval=how.interval, until_caught_up=how.until_caught_up, shards=how.shards, log=home.log,
         latency=how.latency, reports=not replays, lookups=lookups(pipeline, home.store), on_batch=listen,
-        generation=generation, staged=replays,
+        generation=generation, staged=replays, silent=silent,
     )  # fmt: skip
 
 
@@ -119,9 +121,10 @@ def follow(
     on_batch: Listener,
     told: Sequence[int] = (),
     replays: bool = False,
+    silent: Collection[str] = (),
 ) -> bool:
     """Run a stream until it ends (True), or until a signal stops it after the current micro-batch (False)."""
-    run = start_stream(pipeline, home, generation, views, how, lease, on_batch, replays)
+    run = start_stream(pipeline, home, generation, views, how, lease, on_batch, replays, silent)
     try:
         while not told:
             if run.wait(0.2):
@@ -216,7 +219,7 @@ def run_batch(console: Console, pipeline: Pipeline, home: Locations, shards: int
 def batch_summary(found: "Gathered | None", seconds: float) -> str:
     """The outcome of a batch in a line."""
     if found is None:
-        return "stopped: nothing that is read has changed"
+        return "stopped: the served views have not changed"
     progress = found.progress(0, {})
     errors = sum(part.errors for part in progress.parts.values())
     said = [many(progress.rows, "row"), many(sum(map(len, found.answers.values())), "answer")]

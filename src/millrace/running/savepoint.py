@@ -16,6 +16,7 @@ from millrace.model.errors import NOTHING_LOST, ConflictError, CorruptError, Mac
 from millrace.running.settings import Locations
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.damage import damage_of
+from millrace.spark.history import check_format
 from millrace.spark.trouble import by_number
 
 _ORDER = (
@@ -44,14 +45,16 @@ def start_from(savepoint: Path, home: Locations, generation: int = 1) -> None:
     if not (savepoint / "millrace.json").exists():
         raise NotFoundError(f"{savepoint} is not a savepoint", "make one: millrace savepoint FILE")
     _check(savepoint)
-    filled = unsealed((savepoint / "millrace.json").read_bytes())["generation"]
+    known = unsealed((savepoint / "millrace.json").read_bytes())
+    check_format(known, savepoint)
+    filled = known["generation"]
     if filled != generation:
         raise ConflictError(
-            f"savepoint {savepoint} goes with generation {filled} of the views, but {generation} is what is read",
+            f"savepoint {savepoint} belongs to generation {filled} of the views, but generation {generation} is served",
             f"compute it again from the log: {home.command('replay')}",
         )
     taken = ConflictError(
-        f"the checkpoint {checkpoint} is there already", "choose another with --checkpoint, or remove it"
+        f"the checkpoint {checkpoint} exists already", "choose another with --checkpoint, or remove it"
     )
     _copy(savepoint, checkpoint, taken)
 

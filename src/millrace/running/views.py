@@ -37,8 +37,8 @@ class KeptViews:
         self._store, self._pipeline, self._generation, self._boundary = store, pipeline, generation, boundary
         self._is_served = False
         """Whether the generation was served at the last commit."""
+        store.open(pipeline.name, shapes_of(pipeline), generation)
         if pipeline.views:
-            store.open(pipeline.name, shapes_of(pipeline), generation)
             self._is_served = generation == serving(store, pipeline.name)
 
     def write(self, answers: Mapping[str, pa.Table], commit: Commit, once: bool) -> None:

@@ -163,7 +163,7 @@ class Checkpoint:
         for stage, fingerprint in now["stages"].items():
             if stage in known["left"]:
                 raise ConflictError(
-                    f"{stage} left checkpoint {self.folder}, and has missed what came since",
+                    f"{stage} was removed from checkpoint {self.folder}, and has missed the records since then",
                     f"give it another name to start it from here, or {AGAIN}",
                 )
             before = known["stages"].get(stage, fingerprint)
@@ -190,8 +190,8 @@ class Checkpoint:
         if before != now:
             changed = sorted(set(before) ^ set(now)) or now
             raise ConflictError(
-                f"checkpoint {self.folder} was made with other sources: {', '.join(changed)} came or went, and "
-                "an output whose edge is native can do neither",
+                f"checkpoint {self.folder} was made with other sources: {', '.join(changed)} were added or removed, "
+                "which a native edge does not support",
                 f"{AGAIN} (millrace explain says why an edge is native)",
             )
 

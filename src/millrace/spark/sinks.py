@@ -40,9 +40,8 @@ class LetterWriter:
 
     def write(self, letters: pa.Table, commit: Commit, once: bool) -> None:
         """Write a file named by the commit; unless `once`, the name also holds the process id."""
-        path = self._folder / _name(commit, once, "json")
-        if len(letters) and not (once and path.exists()):
-            _put(letters, path, "json")
+        if len(letters):
+            _put(letters, self._folder / _name(commit, once, "json"), "json")
 
     def replace(self, letters: pa.Table) -> None:
         """Write one file, then remove the others."""
@@ -73,8 +72,10 @@ class FileWriter:
         if is_stored(self.last(), commit, f"folder {self._folder}") and once:
             return
         path = self._folder / _name(commit, once, self._format)
-        if len(answers) and not (once and path.exists()):
+        if len(answers):
             _put(answers, path, self._format)
+        elif once:  # a killed attempt, with other offsets, may have written it
+            path.unlink(missing_ok=True)
         about = {"generation": self._generation, "last": [commit.checkpoint, commit.batch, commit.digest]}
         with _clear(f"cannot write to {self._folder}", self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -83,6 +84,11 @@ class FileWriter:
     def replace(self, answers: pa.Table) -> None:
         """Write one file, then remove the others."""
         _replace(answers, self._folder, self._format)
+
+    def newest(self) -> int:
+        """The newest generation in the folder, by its record and by the folders below."""
+        stages = [path.name.split("-")[1] for path in self._root.glob(f"_generation-*-{self._pipeline}")]
+        return max([self._served_generation(), *(int(number) for number in stages if number.isdecimal())])
 
     def serve(self) -> None:
         """Move the files in use into a folder below, and those of this generation to their place.
@@ -146,7 +152,9 @@ class TableWriter:
         lower = [name.lower() for name in names]
         for name in names:
             if lower.count(name.lower()) > 1:
-                raise PipelineError(f"SQLite has no table with two columns {name!r}, in capitals or not", "rename one")
+                raise PipelineError(
+                    f"SQLite has no table with two columns {name!r}, which differ only in case", "rename one"
+                )
         self._columns = ['"' + name.replace('"', '""') + '"' for name in names]
         self._kinds = [_affinity(column.type) for column in schema] + ["INTEGER"]
 
@@ -158,7 +166,8 @@ class TableWriter:
             _clear(f"cannot read {self._path}", Path(self._path)),
             closing(sqlite3.connect(self._path, timeout=60)) as database,
         ):
-            self._has_columns(database)
+            if not self._has_columns(database):
+                return None
             return self._last(database, self._table)[0] if _columns_of(database, "millrace_commits") else None
 
     def write(self, answers: pa.Table, commit: Commit, once: bool) -> None:
@@ -179,6 +188,23 @@ class TableWriter:
             self._create(database)
             database.execute(f'DELETE FROM "{self._table}"')
             self._insert(database, answers, 0)
+
+    def newest(self) -> int:
+        """The newest generation in the database, by its commits and its tables."""
+        if not Path(self._path).exists():
+            return 0
+        with (
+            _clear(f"cannot read {self._path}", Path(self._path)),
+            closing(sqlite3.connect(self._path, timeout=60)) as database,
+        ):
+            tables = [name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+            head = _beside(self._served, 0)[:-1]
+            ends = [name.removeprefix(head) for name in tables if name.startswith(head)]
+            numbers = [int(end) for end in ends if end.isdecimal()]
+            if "millrace_commits" in tables:
+                asked = "SELECT generation FROM millrace_commits WHERE pipeline = ?"
+                numbers += [number for (number,) in database.execute(asked, (self._pipeline,))]
+        return max(numbers, default=0)
 
     def serve(self) -> None:
         """Swap the table in use with that of this generation, in one transaction."""
@@ -287,6 +313,12 @@ class TopicWriter:
         if len(answers):
             self._log.append(self._topic, _lines(answers))
 
+    def newest(self) -> int:
+        """The newest generation that has appended to the topic."""
+        name = f"{PIPELINES}{self._pipeline}"
+        found = [producer.removeprefix(name) for producer in self._log.producers(self._topic, name)]
+        return max((int(end[1:] or 1) for end in found if end == "" or end[1:].isdecimal()), default=0)
+
     def serve(self) -> None:
         """Nothing: records are in place when they are appended."""
 
@@ -311,6 +343,10 @@ class FunctionWriter:
         """Call the function once, with batch id 0."""
         self._function(answers.to_pylist(), 0)
 
+    def newest(self) -> int:
+        """Nothing is known of earlier generations."""
+        return 0
+
     def serve(self) -> None:
         """Nothing: a function is called in place."""
 
@@ -334,6 +370,10 @@ class ObjectWriter:
     def replace(self, answers: pa.Table) -> None:
         """Pass the answers of a batch to the sink."""
         self._sink.replace(answers)
+
+    def newest(self) -> int:
+        """Nothing is known of earlier generations."""
+        return 0
 
     def serve(self) -> None:
         """Nothing: a user's sink is written in place."""

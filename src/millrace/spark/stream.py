@@ -6,7 +6,7 @@ One Spark query runs the whole pipeline. The tasks of its source (`source`) send
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -71,11 +71,14 @@ class StreamRun:
         writers: Mapping[str, Writer],
         letters: LetterWriter,
         on_batch: OnBatch | None,
+        silent: Collection[str],
     ) -> None:
         """Everything except Spark's query and the lock of the checkpoint, which `start` adds."""
         self._pipeline, self._plan, self._checkpoint, self._delivery = pipeline, plan, checkpoint, delivery
         self._views, self._writers, self._letters = views, writers, letters
-        self._on_batch = on_batch
+        self._on_batch, self._silent = on_batch, silent
+        self._written: set[str] = set()
+        """The sinks that this run has written to."""
         self._failure: BaseException | None = None
         self._beginning = threading.Lock()
         self._begun: int | None = None
@@ -163,15 +166,17 @@ class StreamRun:
         if views is not None and self._pipeline.views:
             yield lambda answers, commit, once: views.write(of_views(self._pipeline, answers), commit, once)
         for name, writer in self._writers.items():
-            yield partial(_write_to, writer, name)
+            yield partial(self._write_to, writer, name)
+
+    def _write_to(self, writer: Writer, output: str, answers: Answers, commit: Commit, once: bool) -> None:
+        if output in self._written and writer.stores_commits and writer.last() is None:
+            raise ConflictError(f"{output} was lost while the pipeline ran", AGAIN)
+        writer.write(answers[output].slice(0, 0) if output in self._silent else answers[output], commit, once)
+        self._written.add(output)
 
     def _write_letters(self, gathered: Gathered) -> Write:
         """Dead letters are written whatever the guarantee skips."""
         return lambda _, commit, once: self._letters.write(gathered.dead_letters, commit, once)
-
-
-def _write_to(writer: Writer, output: str, answers: Answers, commit: Commit, once: bool) -> None:
-    writer.write(answers[output], commit, once)
 
 
 def start(
@@ -192,6 +197,7 @@ def start(
     fuse: bool = True,
     generation: int = 1,
     staged: bool = False,
+    silent: Collection[str] = (),
     on_batch: OnBatch | None = None,
 ) -> StreamRun:
     """Run a pipeline in micro-batches, from its checkpoint if there is one.
@@ -202,7 +208,7 @@ def start(
     process within `latency`, at the speed of the micro-batches before it. Without `reports`, the run reports no offsets
     to the log. `lookups` holds the tables that have neither rows nor a file, by name. With `fuse=False` every edge is
     native, even if it could be fused. The run fills a generation of the sinks: the one in use or, if `staged`, one
-    beside it.
+    beside it; `silent` sinks receive no answers, but their state advances.
     """
     promised = parse_guarantee(guarantee)
     given = scripts or {}
@@ -210,7 +216,7 @@ def start(
     pipeline = settled(spark, pipeline)
     period = None if interval is None else parse_duration(interval, "interval")
     if until_caught_up and period is not None:
-        raise PipelineError("to run until caught up takes all there is as it comes", "leave the interval out")
+        raise PipelineError("a run until caught up reads all records as fast as it can", "leave the interval out")
     kept = Checkpoint(Path(checkpoint).absolute())
     with ExitStack() as held:
         lock = held.enter_context(kept.lock())
@@ -226,7 +232,7 @@ def start(
         writers = writers_of(pipeline, job.log, generation, staged)
         letters = LetterWriter(kept.dead_letters)
         delivery = Delivery(pipeline.name, opened.id, promised, kept.begun)
-        run = StreamRun(pipeline, plan, kept, delivery, views, writers, letters, on_batch)
+        run = StreamRun(pipeline, plan, kept, delivery, views, writers, letters, on_batch, silent)
         packed = job.pack()
         frame = (
             read_messages(streaming(spark, job.shards), packed, stream=True)

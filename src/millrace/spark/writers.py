@@ -57,6 +57,9 @@ class Writer(Protocol):
     def replace(self, answers: pa.Table) -> None:
         """Replace all earlier answers with those of a batch."""
 
+    def newest(self) -> int:
+        """The newest generation that the sink has something of; 0 if there is none."""
+
     def serve(self) -> None:
         """Put the answers of this generation, which a replay wrote, in the place of the earlier ones. Idempotent."""
 

@@ -12,7 +12,7 @@ _READS = ("SELECT", "WITH", "VALUES")
 def check_query(sql: str) -> None:
     """Refuse text that is not a query. The database itself enforces a single, read-only statement."""
     if "\0" in sql:
-        raise PipelineError("a query has no NUL characters")
+        raise PipelineError("a query must not contain NUL characters")
     found = _FIRST_WORD.match(sql)
     word = found.group(1).upper() if found else ""
     if word not in _READS:
@@ -21,12 +21,12 @@ def check_query(sql: str) -> None:
 
 def only_reads() -> MillraceError:
     """The error for anything but one read-only query."""
-    return PipelineError("only one query may be asked at a time, and only one that reads: SELECT, WITH or VALUES")
+    return PipelineError("a query is one statement that only reads: SELECT, WITH or VALUES")
 
 
 def too_slow(limit_seconds: float) -> MillraceError:
     """The error for a query that exceeds its time limit."""
-    return PipelineError(f"the query takes longer than {limit_seconds:g} s", "ask for less, or give it more time")
+    return PipelineError(f"the query takes longer than {limit_seconds:g} s", "select less, or raise the time limit")
 
 
 def no_view(name: str, known: Iterable[str]) -> MillraceError:
@@ -36,4 +36,4 @@ def no_view(name: str, known: Iterable[str]) -> MillraceError:
 
 def failed(said: object) -> MillraceError:
     """The error for a query that the database rejects."""
-    return PipelineError(f"the query does not work: {str(said).strip()}")
+    return PipelineError(f"the query failed: {str(said).strip()}")

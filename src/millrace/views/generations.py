@@ -86,7 +86,7 @@ def drop(connection: StoreConnection, pipeline: str) -> None:
     known = [each.number for each in catalog.generations(pipeline) if each.state is not GenerationState.DROPPED]
     if not known:
         known_names = sorted({kept.pipeline for kept in catalog.views()})
-        raise not_found("pipeline", pipeline, known_names, "millrace views lists what is there")
+        raise not_found("pipeline", pipeline, known_names, "millrace views lists the views")
     statements = []
     for number in known:
         for name, kept in catalog.of_generation(pipeline, number).items():
@@ -120,8 +120,8 @@ def of_generation(catalog: Catalog, pipeline: str, generation: int) -> dict[str,
         raise not_found("generation", generation, map(str, known), "name one of them")
     if known[generation] is GenerationState.DROPPED:
         raise ConflictError(
-            f"generation {generation} of pipeline {pipeline!r} was dropped since, by a replay or by somebody",
-            "run the pipeline anew to go on with the present one",
+            f"generation {generation} of pipeline {pipeline!r} was dropped by a replay or by somebody",
+            "run the pipeline again: it continues with the served generation",
         )
     return catalog.of_generation(pipeline, generation)
 
@@ -167,8 +167,7 @@ def _check(catalog: Catalog, pipeline: str, shapes: Sequence[ViewShape]) -> None
         if kept.pipeline != pipeline:
             raise ConflictError(
                 f"view {shape.name!r} of the store belongs to pipeline {kept.pipeline!r}, not to {pipeline!r}",
-                "call it something else, name another store, or let go of the other's: millrace views drop "
-                f"{kept.pipeline}",
+                f"rename it, use another store, or drop the other views: millrace views drop {kept.pipeline}",
             )
         if kept.shape.name != shape.name:
             raise ConflictError(

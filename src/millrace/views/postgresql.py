@@ -72,7 +72,9 @@ class PostgresqlConnection:
                 return
             except errors.LockNotAvailable:
                 if time.monotonic() > deadline:
-                    raise MachineError("somebody reads the views for too long", "stop that, and try again") from None
+                    raise MachineError(
+                        "a query has been reading the views for too long", "end that query, and try again"
+                    ) from None
                 time.sleep(0.1)
 
 
@@ -122,7 +124,7 @@ class PostgresqlStore(SqlStore):
             except errors.UndefinedTable as error:
                 if "millrace_" not in str(error):
                     raise MachineError("the view was replaced just now", "ask again") from error
-                raise NoViewsError(f"{self._where} holds no views", "run a pipeline that has some first") from None
+                raise NoViewsError(f"{self._where} holds no views", "run a pipeline with views first") from None
             except psycopg.Error as error:
                 raise self._cannot("read", error) from error
 
@@ -207,7 +209,7 @@ class PostgresqlStore(SqlStore):
         if about.server_version < OLDEST * 10_000:
             raise ConflictError(
                 f"{self._where} is of PostgreSQL {about.server_version // 10_000}",
-                f"views need {OLDEST}",
+                f"views need version {OLDEST} or later",
             )
         if (encoding := about.parameter_status("server_encoding")) != "UTF8":
             raise ConflictError(f"{self._where} is in {encoding}, which lacks characters", "make a database in UTF8")

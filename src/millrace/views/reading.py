@@ -54,8 +54,8 @@ def changes(connection: StoreConnection, view: str, since: int) -> pa.Table:
     if not kept.since <= since <= now:
         why = f"they are kept from {kept.since} on" if since < kept.since else f"the store is at {now}"
         raise ForgottenError(
-            f"the changes of view {view!r} since version {since} are not known: {why}",
-            "read its rows, and go on from their version",
+            f"the changes of view {view!r} since version {since} are no longer available: {why}",
+            "read its rows, and continue from their version",
         )
     columns = kept.shape.change_columns
     version, diff = quoted(kept.shape.version.name), quoted(kept.shape.diff.name)
@@ -97,7 +97,7 @@ def _scalar(column: Column, value: Any) -> pa.Scalar:
     """A filter value, cast to the type of its column."""
     kind = kind_of(column.type)
     if types.is_nested(kind):
-        raise PipelineError(f"{column.name} is {column.type}, which cannot be compared with; ask for it in SQL")
+        raise PipelineError(f"{column.name} is {column.type}, which filters cannot compare; use SQL")
     try:
         if types.is_timestamp(kind) and isinstance(value, str):
             at = datetime.fromisoformat(value)

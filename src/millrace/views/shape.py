@@ -139,16 +139,14 @@ def check_names(shapes: Sequence[ViewShape]) -> None:
     seen: set[str] = set()
     for shape in shapes:
         if _OURS.fullmatch(shape.name):
-            raise PipelineError(
-                f"a view cannot be called {shape.name!r}: tables of the store are called so", "rename it"
-            )
+            raise PipelineError(f"a view cannot be named {shape.name!r}: the store uses this name", "rename it")
         if len(shape.name.encode()) > _LONGEST_VIEW:
-            raise PipelineError(f"view {shape.name!r:.60} has too long a name; {_LONGEST_VIEW} characters is the most")
+            raise PipelineError(f"view {shape.name!r:.60} has a name longer than {_LONGEST_VIEW} characters")
         if shape.name.lower() in seen:
-            raise PipelineError(f"there are two views {shape.name!r}, in capitals or not", "rename one")
+            raise PipelineError(f"there are two views {shape.name!r}, which differ only in case", "rename one")
         seen.add(shape.name.lower())
         for name in shape.columns.names:
             if len(name.encode()) > _LONGEST:
                 raise PipelineError(
-                    f"column {name!r:.60} of view {shape.name!r} has too long a name; {_LONGEST} bytes is the most"
+                    f"column {name!r:.60} of view {shape.name!r} has a name longer than {_LONGEST} bytes"
                 )

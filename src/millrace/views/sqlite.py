@@ -139,7 +139,7 @@ class SqliteStore(SqlStore):
                 yield SqliteConnection(connection)
             except (sqlite3.Error, json.JSONDecodeError, UnicodeDecodeError) as error:
                 if str(error).startswith(f"{_NO_TABLE}millrace_"):
-                    raise NoViewsError(f"{self._path} holds no views", "run a pipeline that has some first") from None
+                    raise NoViewsError(f"{self._path} holds no views", "run a pipeline with views first") from None
                 raise self._cannot("read", error, _ASK_AGAIN) from error
 
     def query(
@@ -213,7 +213,7 @@ class SqliteStore(SqlStore):
 
     def _reader(self) -> sqlite3.Connection:
         if not self._path.exists():
-            raise NoViewsError(f"there is no store {self._path}", "run a pipeline that has views first")
+            raise NoViewsError(f"there is no store {self._path}", "run a pipeline with views first")
         # With a write-ahead log SQLite creates a file beside the database even to read it. On a read-only disk it need
         # not: nobody writes there. It would ignore a write-ahead log then, so there must be none.
         wal = self._path.with_name(f"{self._path.name}-wal")
@@ -282,7 +282,7 @@ class SqliteStore(SqlStore):
         return True
 
 
-_ASK_AGAIN = "mend that, and ask again"
+_ASK_AGAIN = "fix the cause, and ask again"
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _IN_THE_WAY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
