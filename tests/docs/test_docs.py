@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import millrace
@@ -199,6 +200,12 @@ def test_every_command_is_described_by_its_help() -> None:
     for command in set(re.findall(r"millrace ([a-z]+)(?=[ `])", text)) - {"import"}:
         result = CliRunner().invoke(app, [command, "--help"])
         assert result.exit_code == 0
+
+
+@pytest.mark.parametrize("command", sorted(get_command(app).commands))  # type: ignore[attr-defined]
+def test_the_docs_name_every_command(command: str) -> None:
+    text = "".join(page.read_text() for page in PAGES if page.name != "CHANGELOG.md")
+    assert f"millrace {command}" in text
 
 
 def test_nothing_names_a_package_index() -> None:

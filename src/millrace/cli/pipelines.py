@@ -179,8 +179,8 @@ def savepoint(
 ) -> None:
     """Copy the checkpoint of a pipeline to a savepoint, while the pipeline runs or is stopped.
 
-    Prints the folder of the savepoint. To start another run from it: [bold]millrace run charts.py --checkpoint other
-    --from-savepoint FOLDER[/bold]
+    Prints the folder of the savepoint. While views and sinks are still as they were then, a run can continue from it:
+    [bold]millrace run charts.py --checkpoint other --from-savepoint FOLDER[/bold]
     """
     with plain_mistakes():
         loaded = load(file, pipeline)
