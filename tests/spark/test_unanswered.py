@@ -251,7 +251,7 @@ def test_a_checkpoint_of_before_is_refused_and_what_it_says_to_do_works(home: Lo
     run_stream(QUIET, running(), home, ONCE)
     as_format(home, 2)
     send(home, 4)
-    with pytest.raises(ConflictError, match=r"is of format 2, .* reads format 4; .*: millrace replay$") as refused:
+    with pytest.raises(ConflictError, match=r"has format 2, .* reads format 5; .*: millrace replay FILE$") as refused:
         run_stream(QUIET, running(), home, ONCE)
     assert "\n" not in str(refused.value)
     assert "generation 2 of totals is now served" in replay(QUIET, running(), home, StreamOptions())
