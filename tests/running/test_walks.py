@@ -12,7 +12,7 @@ from walking import Walk
 
 pytestmark = pytest.mark.spark
 
-WALKS = int(os.environ.get("WALKS", "24"))
+WALKS = int(os.environ.get("WALKS", "8"))
 STEPS = 4
 HAPPENINGS = ("copy", "put_back", "put_back", "delete", "damage", "move", "topic_again", "savepoint", "from_savepoint",
               "replay", "crash", "send", "send")  # fmt: skip
