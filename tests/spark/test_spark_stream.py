@@ -265,9 +265,7 @@ def test_a_checkpoint_refuses_another_computation(change: Any, says: str, spark:
     changed = Pipeline("p", {"counts": change().aggregate(n=agg.count(), total=agg.sum("v"))})
     with pytest.raises(ConflictError, match=f"view counts cannot go on from checkpoint .*: {says}"):
         run(spark, changed, tmp_path, SCRIPT)
-    with pytest.raises(
-        ConflictError, match="is of pipeline 'p', not of 'q'; give this pipeline a checkpoint"
-    ):
+    with pytest.raises(ConflictError, match="is of pipeline 'p', not of 'q'; give this pipeline a checkpoint"):
         run(spark, Pipeline("q", {"counts": COUNTS}), tmp_path, SCRIPT)
 
 
@@ -321,9 +319,7 @@ def test_a_view_that_left_is_not_let_back_in(spark: SparkSession, tmp_path: Path
     everything = EVENTS.window(window.all_time()).trigger(on.each()).accumulating().aggregate(n=agg.count())
     run(spark, Pipeline("p", {"counts": COUNTS, "all": everything}), tmp_path, SCRIPT)
     run(spark, Pipeline("p", {"counts": COUNTS}), tmp_path, SCRIPT)
-    with pytest.raises(
-        ConflictError, match=r"view all was removed from checkpoint .*, and has missed the records"
-    ):
+    with pytest.raises(ConflictError, match=r"view all was removed from checkpoint .*, and has missed the records"):
         run(spark, Pipeline("p", {"counts": COUNTS, "all": everything}), tmp_path, SCRIPT)
 
 
