@@ -20,9 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from millrace.eventlog.durable import sync
+from millrace.eventlog.room import why_no_room
 from millrace.model.connectors import Commit
 from millrace.model.duration import SECOND, Duration, parse_duration, parse_positive
-from millrace.model.errors import AGAIN, ConflictError, CorruptError, PipelineError
+from millrace.model.errors import AGAIN, ConflictError, CorruptError, MillraceError, PipelineError
 from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import PlanSettings, compile
 from millrace.plan.plan import Plan
@@ -44,6 +45,7 @@ from millrace.spark.shards import processor
 from millrace.spark.sinks import LetterWriter
 from millrace.spark.snapshots import Lookup
 from millrace.spark.source import read_messages
+from millrace.spark.trouble import by_number
 from millrace.spark.writers import Answers, Delivery, Views, Write, Writer, parse_guarantee
 
 OnBatch = Callable[[BatchProgress, Mapping[str, pa.Table]], None]
@@ -98,11 +100,16 @@ class StreamRun:
             failure = self._failure or error
             if isinstance(failure, StoppedError):
                 return True
-            raise plain_error(failure, self.damage) from None
+            raise self._explained(plain_error(failure, self.damage)) from None
         finally:
             if not self.query.isActive:
                 self.lock.close()
         return ended is not False
+
+    def _explained(self, error: BaseException) -> BaseException:
+        """An error; if it has no explanation, perhaps the disk: Spark's state server may die of it before a worker."""
+        full = why_no_room(self._checkpoint.folder / "room") if type(error) is MillraceError else None
+        return error if full is None else by_number(full, self._checkpoint.folder)
 
     def damage(self) -> CorruptError:
         """The error for state that Spark cannot load."""
