@@ -59,8 +59,7 @@ class Walk:
     def __init__(self, folder: Path, store: str, seed: int, topic_sink: bool) -> None:
         """Create the project; `store` is its URL."""
         self.draw, self.store, self.topic_sink = random.Random(seed), store, topic_sink
-        self.folder, self.copies, self.sent = folder, folder.with_name(f"{folder.name} copies"), 0
-        self.resent = False
+        self.folder, self.copies = folder, folder.with_name(f"{folder.name} copies")
         self.log: list[str] = []
         folder.mkdir(parents=True)
         os.chdir(folder)
@@ -92,7 +91,6 @@ class Walk:
             id = self.draw.randrange(60)  # rows with the same id are the same, so that dedup may keep any of them
             at = f"2026-01-01T00:{id * 7 % 2:02}:{id * 13 % 60:02}Z"
             lines.append(json.dumps({"id": id, "k": "abc"[id % 3], "v": id % 9, "at": at}))
-        self.sent += 1
         Path("send.json").write_text("\n".join(lines))
         self.told("send", "plays", "send.json", "--key", "k")
 
@@ -225,11 +223,8 @@ class Walk:
                 words += ["--partitions", "2"] if words[2] == "plays" else []
             elif "--store" not in words:
                 words += self._store()
-            if "--resend" in words:
-                self.resent = True
-            code, line = self.told(*words)
+            _, line = self.told(*words)
             if "--resend" in line:
-                self.resent = True
                 self.told(*words, "--resend")
         raise AssertionError(f"{self}: the advice leads nowhere")
 
