@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import millrace
+
 SOURCE = Path(__file__).parents[2] / "src" / "millrace"
 ORDER = [
     "model", "formats", "eventlog", "sources", "edge", "panes", "plan", "spark", "views", "live", "server", "client",
@@ -66,3 +68,19 @@ def test_building_a_pipeline_imports_no_layer_that_runs_it() -> None:
 
 def test_every_layer_is_known() -> None:
     assert {layer_of(path) for path in MODULES} - set(PUBLIC) <= set(ORDER)
+
+
+@pytest.mark.parametrize("module", ["millrace", "millrace.spark.datasource"])
+def test_what_every_process_imports_imports_little(module: str) -> None:
+    program = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"pyarrow", "duckdb", "sqlglot", "millrace.model.stream"} & set(loaded)
+
+
+def test_every_public_name_is_imported_when_it_is_used() -> None:
+    for name in millrace.__all__:
+        assert getattr(millrace, name) is not None
+    homes = {name for home, names in millrace._HOMES.items() for name in names or [home]}
+    assert homes == set(millrace.__all__) == set(dir(millrace))
+    with pytest.raises(AttributeError, match="module 'millrace' has no attribute 'nope'"):
+        millrace.nope  # noqa: B018

@@ -28,7 +28,8 @@ from millrace.model.inputs import memory, table
 from millrace.model.schema import Column, parse_schema
 from millrace.sources.bundle import Bundle, Times
 from millrace.spark.native import CONTROL
-from millrace.spark.source import Task, _rows
+from millrace.spark.reading import rows_of
+from millrace.spark.source import Task
 
 ASIDE = "aside"
 D, B, L = "DOUBLE", "BIGINT", "DECIMAL(20, 2)"
@@ -200,7 +201,7 @@ class Given:
 def native(text: str, type: str) -> Any:
     """By the native edge, as Spark is given it."""
     source = memory("given", {"a": type})
-    batches = list(_rows(source, Task(0, [(0, Given(text))], {0: Times(0, 0)})))
+    batches = list(rows_of(source, Task(0, [(0, Given(text))], {0: Times(0, 0)})))
     rows = [row for batch in batches for row in batch.to_pylist()]
     control = json.loads(rows.pop()[CONTROL])
     assert len(rows) + len(control["letters"]) == 1

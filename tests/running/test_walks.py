@@ -1,6 +1,8 @@
 """Random walks: after any trouble the answers are exact, or a command is refused and its advice leads to exact ones."""
 
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +14,14 @@ from walking import Walk
 
 pytestmark = pytest.mark.spark
 
-WALKS = int(os.environ.get("WALKS", "8"))
+WALKS = int(os.environ.get("WALKS", "150"))
 STEPS = 4
-HAPPENINGS = ("copy", "put_back", "put_back", "delete", "damage", "move", "topic_again", "savepoint", "from_savepoint",
-              "replay", "crash", "send", "send")  # fmt: skip
+HAPPENINGS = (
+    "copy", "put_back", "put_back", "delete", "damage", "damage_database", "move", "topic_again", "savepoint",
+    "from_savepoint", "replay", "crash", "jump", "fill", "beside", "send", "send",
+)  # fmt: skip
+_SIZE = 200 << 20
+"""The bytes of the disk that a walk may fill."""
 
 
 @pytest.fixture(autouse=True)
@@ -28,21 +34,56 @@ def one_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     os.chdir(here)
 
 
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A small disk, which is also a fast one."""
+    folder = tmp_path_factory.mktemp("disk")
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={_SIZE}", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root can mount a disk")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    """Projects that have run, with and without a topic sink; the first walk of each kind fills them."""
+    folder = tmp_path_factory.mktemp("begun")
+    return {with_topic: folder / f"project {with_topic}" for with_topic in (False, True)}
+
+
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_the_advice_leads_to_exact_answers(
-    seed: int, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    seed: int, disk: Path, begun: dict[bool, Path], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = request.getfixturevalue("postgres").empty() if seed % 6 == 5 else ".millrace/views.db"
-    walk = Walk(tmp_path / "project", store, seed, topic_sink=seed % 4 == 3)
-    walk.send()
-    walk.settle()
-    for _ in range(STEPS):
+    topic_sink = seed % 4 == 3
+    ahead = disk / "ahead"
+    project = begun[topic_sink]
+    if not project.exists():
+        _begin(Walk(project, seed, ahead, topic_sink))
+    if seed % 10 == 9:  # a database cannot be copied as a folder can
+        walk = Walk(disk / str(seed) / "project", seed, ahead, topic_sink, request.getfixturevalue("postgres").empty())
+        _begin(walk)
+    else:
+        shutil.copytree(project, disk / str(seed) / "project")
+        walk = Walk(disk / str(seed) / "project", seed, ahead, topic_sink)
+    for _ in range(walk.draw.randint(1, STEPS)):
         happening = walk.draw.choice(HAPPENINGS)
         if happening == "crash":
             walk.crash(monkeypatch)
         else:
             getattr(walk, happening)()
-        if walk.draw.random() < 0.6:
+        if walk.draw.random() < 0.2:
             walk.settle()
+    walk.send()
+    walk.settle()
+    shutil.rmtree(disk / str(seed))  # kept if the walk failed
+
+
+def _begin(walk: Walk) -> None:
+    walk.create()
+    walk.send()
+    walk.settle()
+    walk.savepoint()
     walk.send()
     walk.settle()

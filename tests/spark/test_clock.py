@@ -29,6 +29,8 @@ from millrace.spark.clock import JUMP, PATIENCE, ClockFollower, JumpDetector
 from millrace.spark.job import Job
 from millrace.spark.progress import BatchProgress
 from millrace.spark.source import Reader, Reads
+from millrace.spark.timers import Timers
+from millrace.spark.watch import Watch
 
 DAY = 86_400 * SECOND
 NOON = 1_767_268_800 * SECOND
@@ -153,6 +155,51 @@ def test_the_clock_alone_makes_the_micro_batch_that_follows_it(tmp_path: Path, w
     assert times(read, ahead, back) == Times(NOON + DAY, NOON)
     assert times(read, ahead, json.loads(json.dumps(back))) == Times(NOON + DAY, NOON), "as Spark logged it"
     assert read.latest(back) is back, "the clock is followed, nothing else is due"
+
+
+def test_the_clock_asks_for_a_micro_batch_only_when_a_timer_is_due(tmp_path: Path, wall: Wall) -> None:
+    read = reader(tmp_path, on.every("10s"))
+    first = read.latest(read.start())
+    timers = Timers(tmp_path / "timers")
+    timers.write(first["now"], NOON + 30 * SECOND)
+    wall.wall = NOON + 30 * SECOND - 1
+    assert read.latest(first) is first
+    wall.wall += 1
+    assert read.latest(first)["now"] == NOON + 30 * SECOND
+    timers.write(first["now"], None)
+    wall.wall = NOON + DAY
+    assert read.latest(first) is first, "nothing waits for the clock"
+
+
+@pytest.mark.parametrize("text", ["", "[", "null", "[1, 2]", '[1, "x"]', "[0, 99999999999999999]"])
+def test_without_the_next_timer_of_this_state_the_clock_advances_at_short_intervals(
+    text: str, tmp_path: Path, wall: Wall
+) -> None:
+    read = reader(tmp_path, on.every("10s"))
+    first = read.latest(read.start())
+    (tmp_path / "timers").write_text(text)
+    wall.wall = NOON + 2 * SECOND
+    assert read.latest(first)["now"] == NOON + 2 * SECOND
+
+
+def test_a_look_that_finds_nothing_waits_until_there_may_be_input(tmp_path: Path) -> None:
+    news = tmp_path / "news"
+    watch = Watch([lambda: news.exists()])
+    for _ in range(2):
+        watch.look()
+        began = time.monotonic()
+        watch.wait()
+    assert time.monotonic() - began < 0.05, "a busy stream does not wait"
+    watch._idle_since = time.monotonic() - 3600
+    watch.look()
+    began = time.monotonic()
+    watch.wait(until_due=0.1)
+    assert 0.09 < time.monotonic() - began < 0.4, "a timer is due"
+    watch.look()
+    news.touch()
+    began = time.monotonic()
+    watch.wait()
+    assert time.monotonic() - began < 0.4, "the input came after the look"
 
 
 def test_rows_that_come_while_the_clock_is_behind_wait_with_it(tmp_path: Path, wall: Wall) -> None:

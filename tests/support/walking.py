@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,43 @@ import pytest
 from typer.testing import CliRunner
 
 from millrace.cli import app
+from millrace.cli.options import EXIT_CODES
 from millrace.eventlog.topics import Log
+from millrace.model.errors import CorruptError, Kind, MillraceError
+from millrace.running.load import load
 from millrace.spark import crash
 from millrace.views.store import open_store
 
 PIPELINE = """
-from millrace import Pipeline, agg, log, on, to_files, to_table, to_topic, window
+from pathlib import Path
 
-plays = log("plays", "id BIGINT, k STRING, v BIGINT, at TIMESTAMP")
+from millrace import CustomSource, Pipeline, agg, log, on, source, to_files, to_table, to_topic, window
+
+
+class WrongClock(CustomSource):
+    # No rows, in a process whose wall clock is ahead by the seconds that a file holds.
+
+    def start(self):
+        return 0
+
+    def end(self):
+        import time
+
+        from millrace.spark import source as planned
+
+        ahead = int(Path(AHEAD).read_text()) * 1_000_000
+        planned.wall_clock = lambda: time.time_ns() // 1000 + ahead
+        return 0
+
+    def splits(self, start, end):
+        return []
+
+    def read(self, split):
+        return []
+
+
+columns = "id BIGINT, k STRING, v BIGINT, at TIMESTAMP"
+plays = log("plays", columns).union(source("clock", columns, WrongClock()))
 timed = plays.event_time("at", delay="0s").group_by("k")
 fixed = timed.window(window.fixed("10s"), lateness="1000d").trigger(on.each())
 counts = {"n": agg.count(), "total": agg.sum("v")}
@@ -44,6 +73,7 @@ walk = Pipeline("walk", views=views, sinks=sinks)
 """
 TOPIC = 'TOPIC = [fixed.retracting().aggregate(**counts).to(to_topic("alerts"))]\n'
 SESSION = 5
+_VIEWS_DB = ".millrace/views.db"
 
 Total = tuple[int, int]
 Answers = dict[str, Any]
@@ -56,16 +86,23 @@ class CrashError(Exception):
 class Walk:
     """One project in a folder, and its user."""
 
-    def __init__(self, folder: Path, store: str, seed: int, topic_sink: bool) -> None:
-        """Create the project; `store` is its URL."""
+    def __init__(self, folder: Path, seed: int, ahead: Path, topic_sink: bool, store: str = _VIEWS_DB) -> None:
+        """A project in a folder, which `create` creates or which is a copy; `ahead` is the file of the wrong clock."""
         self.draw, self.store, self.topic_sink = random.Random(seed), store, topic_sink
         self.folder, self.copies = folder, folder.with_name(f"{folder.name} copies")
+        self.ahead = ahead
         self.log: list[str] = []
-        folder.mkdir(parents=True)
+        self.known: dict[tuple[int, int], dict[str, Any]] = {}
+        """The records of the log, by partition and offset, as they were when they could be read."""
+        folder.mkdir(parents=True, exist_ok=True)
         os.chdir(folder)
-        topic = TOPIC if topic_sink else "TOPIC = []\n"
+        ahead.write_text("0")
+
+    def create(self) -> None:
+        """Write the pipeline, and create its topics."""
+        topic = TOPIC if self.topic_sink else "TOPIC = []\n"
         head, _, tail = PIPELINE.partition("views = {")
-        Path("walk.py").write_text(f"{head}{topic}views = {{{tail}")
+        Path("walk.py").write_text(f"AHEAD = {str(self.ahead)!r}\n{head}{topic}views = {{{tail}")
         self.told("topics", "create", "plays", "--partitions", "2")
         self.told("topics", "create", "alerts")
 
@@ -177,9 +214,44 @@ class Walk:
         self.log.append(f"deleted {part}")
 
     def damage(self) -> None:
-        """Flip a byte of a file, or cut it."""
+        """Flip a bit of a file of the checkpoint, or cut it."""
         files = [path for path in Path(".millrace").glob("walk*/**/*") if path.is_file()]
-        files = [path for path in files if path.stat().st_size and path.name not in ("lock", "spark.log")]
+        self._damage([path for path in files if path.name not in ("lock", "spark.log")])
+
+    def damage_database(self) -> None:
+        """Flip a bit of a database, or cut it."""
+        self.remember()
+        self._damage([Path(".millrace/log.db"), Path(_VIEWS_DB), Path("out.db")])
+
+    def jump(self) -> None:
+        """Set the clock ahead, or right again."""
+        seconds = self.draw.choice([0, 0, 60, 86_400])
+        self.ahead.write_text(str(seconds))
+        self.log.append(f"the clock is {seconds} s ahead")
+
+    def fill(self) -> None:
+        """Run on a disk without room, then make room."""
+        room = os.statvfs(".").f_bavail * os.statvfs(".").f_bsize
+        left = self.draw.randrange(1 << 19)
+        Path("filler").write_bytes(bytes(max(room - left, 0)))
+        self.log.append(f"left {left} bytes of room")
+        self.run()
+        Path("filler").unlink()
+
+    def beside(self) -> None:
+        """Start a run while another one runs; it is refused, and the other one then stopped."""
+        walk = load(Path("walk.py"))
+        try:
+            first = walk.run(store=self.store)
+        except MillraceError as error:
+            self.log.append(f"walk.run() -> {error}")
+            return
+        code, line = self.run()
+        first.stop()
+        assert (code, "another run uses the checkpoint" in line) == (EXIT_CODES[Kind.MACHINE], True), self
+
+    def _damage(self, files: list[Path]) -> None:
+        files = [path for path in files if path.exists() and path.stat().st_size]
         if not files:
             return
         path = self.draw.choice(sorted(files))
@@ -214,7 +286,7 @@ class Walk:
         for _ in range(8):
             code, line = self.run()
             if code == 0:
-                assert self.found() == expected(self.records()), self
+                self.check()
                 return
             commands = re.findall(r"millrace ((?:replay|topics create|repair|run) [^;]*?)(?:;|$|, or| \()", line)
             assert commands, f"{self}: no advice in {line!r}"
@@ -228,15 +300,31 @@ class Walk:
                 self.told(*words, "--resend")
         raise AssertionError(f"{self}: the advice leads nowhere")
 
-    def records(self) -> list[dict[str, Any]]:
-        """The records of the log as it is."""
+    def check(self) -> None:
+        """Compare the answers with those of plain Python for the log as it is.
+
+        Records that were damaged after they were read are still in the answers, until a replay.
+        """
+        found, now = self.found(), self.records()
+        damaged = {place: record for place, record in self.known.items() if place not in now}
+        assert found in (expected(now), expected({**now, **damaged})), self
+        self.known = {**damaged, **now} if found != expected(now) else now
+
+    def remember(self) -> None:
+        """Remember the records of the log, which is about to be damaged."""
+        if Path(".millrace/log.db").exists():
+            self.known = {**self.known, **self.records()}
+
+    def records(self) -> dict[tuple[int, int], dict[str, Any]]:
+        """The records of the log that can be read, by partition and offset."""
         log = Log(".millrace/log.db")
-        texts = [
-            text
-            for partition, (start, end) in enumerate(zip(log.starts("plays"), log.ends("plays"), strict=True))
-            for text in log.read("plays", partition, start, end)["value"].to_pylist()
-        ]
-        return [json.loads(text) for text in texts]
+        found = {}
+        for partition, (start, end) in enumerate(zip(log.starts("plays"), log.ends("plays"), strict=True)):
+            for offset in range(start, end):
+                with suppress(CorruptError):
+                    for text in log.read("plays", partition, offset, offset + 1)["value"].to_pylist():
+                        found[partition, offset] = json.loads(text)
+        return found
 
     def found(self) -> Answers:
         """The answers in views and sinks."""
@@ -251,7 +339,7 @@ class Walk:
         return found
 
     def _store(self) -> list[str]:
-        return [] if self.store == ".millrace/views.db" else ["--store", self.store]
+        return [] if self.store == _VIEWS_DB else ["--store", self.store]
 
     def _remove(self, part: Path) -> None:
         for path in _with_journal(part):
@@ -318,8 +406,9 @@ def _net(rows: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], int]:
     return {row: many for row, many in net.items() if many}
 
 
-def expected(records: list[dict[str, Any]]) -> Answers:
-    """The answers to some records, computed in plain Python."""
+def expected(found: dict[tuple[int, int], dict[str, Any]]) -> Answers:
+    """The answers to the records of a log, computed in plain Python."""
+    records = list(found.values())
     for record in records:
         record["time"] = datetime.fromisoformat(record["at"])
 

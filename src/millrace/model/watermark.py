@@ -171,6 +171,17 @@ def combine(sources: Sequence[tuple[Estimator, Progress]], now: int) -> int:
     return min(marks if active else begun or marks)
 
 
+def next_idle(sources: Sequence[tuple[Estimator, Progress]], now: int) -> int | None:
+    """The next instant at which a source becomes idle unless it has input; None if there is none."""
+    ends = [seen.active + estimator.idle for estimator, seen in sources if estimator.idle is not None]
+    return min((end for end in ends if end > now), default=None)
+
+
+def follows_clock(sources: Sequence[tuple[Estimator, Progress]], now: int) -> bool:
+    """Whether the watermark advances with the clock, because all sources are idle."""
+    return bool(sources) and all(estimator.is_idle(seen, now) for estimator, seen in sources)
+
+
 def delay(length: Duration) -> BoundedDelay:
     """No event is more than `length` older than the newest event before it."""
     return BoundedDelay(parse_duration(length, "delay"))

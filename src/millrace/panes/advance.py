@@ -107,6 +107,25 @@ class Panes:
             errors=state.errors + (0 if failed is None else len(failed)), failed=failed,
         ), panes  # fmt: skip
 
+    def due(self, state: PaneState, follows_clock: bool) -> int | None:
+        """The next instant of processing time at which a group may change without input; None if there is none.
+
+        If the watermark `follows_clock`, windows also close and expire.
+        """
+        found: list[int] = []
+        for segment in state.groups.segments:
+            if self.trigger.uses_clock:
+                waiting = segment.live & (segment.column("new") > 0)
+                for instants in self.trigger.due(segment.column("first")[waiting]):
+                    found += _least(instants, state.now + 1)
+            if follows_clock and not isinstance(self.query.windowing, CountWindow):
+                ends = segment.column("end")[segment.live]
+                ahead = state.now - state.watermark
+                found += [end + ahead for end in _least(ends, state.watermark + 1)]
+                late = self.query.lateness
+                found += [end + late + 1 + ahead for end in _least(ends, state.watermark - late)]
+        return min(found, default=None)
+
     # Input: merge partials into groups.
 
     def _take_in(self, state: PaneState, partials: pa.Table) -> tuple[RowStore, int, list[pa.Table], Located]:
@@ -441,6 +460,12 @@ def _move_arrivals_back(work: Work, by: int) -> None:
     held = work.control["new"] > 0
     work.control["first"][held] -= by
     work.changed |= held
+
+
+def _least(values: Ints, least: int) -> list[int]:
+    """The least value that is at least `least`; none if there is no such value."""
+    above = values[values >= least]
+    return [int(above.min())] if len(above) else []
 
 
 _NOWHERE = Located(np.zeros(0, np.intp), np.zeros(0, np.intp))

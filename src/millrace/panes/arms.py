@@ -77,6 +77,16 @@ class Armed:
         """Whether the advance of processing time alone can make it ready."""
         return isinstance(self.trigger, After | Every) or any(part.uses_clock for part in self.parts)
 
+    def due(self, first: Ints) -> list[Ints]:
+        """The instants at which parts of it may become ready by the clock; `first` holds the first new arrivals."""
+        match self.trigger:
+            case After(delay):
+                return [first + delay]
+            case Every(period):
+                return [(first // period + 1) * period]
+            case _:
+                return [instants for part in self.parts for instants in part.due(first)]
+
     def is_finished(self, arms: Arms) -> Bools:
         """The mask of the windows in which it is finished."""
         finished: Bools = (arms & self.finished) != _NONE

@@ -4,7 +4,8 @@ Positions only grow. The records between two positions are a list of splits, whi
 records each time; a task reads a split into a bundle.
 """
 
-from collections.abc import Container, Sequence
+import os
+from collections.abc import Container, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -55,6 +56,15 @@ Position: TypeAlias = int | list[int]
 """How far a source was read: a count, or one for each of its partitions."""
 
 
+def stamp_of(path: str) -> tuple[int, int] | None:
+    """The time of the last change of a file or folder, and its size; None if it does not exist."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
 class SourceFollower(Protocol):
     """A source as the driver reads it, by position."""
 
@@ -69,6 +79,9 @@ class SourceFollower(Protocol):
 
     def splits(self, start: Any, end: Any) -> Sequence["Split"]:
         """The splits between two positions."""
+
+    def stamp(self) -> Hashable:
+        """A value that changes with new input, and takes microseconds to read; None if there is no such value."""
 
     def identity(self, at: Any) -> dict[str, Any] | None:
         """The identity of the records before a position, to detect others in their place; None if it is not known."""

@@ -38,6 +38,9 @@ class CustomFollower:
         """The end of a micro-batch that starts at `at`; not beyond `until`, if given."""
         return self.reader.limit(at, self.reader.end() if until is None else until)
 
+    def stamp(self) -> None:
+        """Not known."""
+
     def splits(self, start: Any, end: Any) -> Sequence["CustomSplit"]:
         """The splits between two positions."""
         pieces = self.reader.splits(start, end)

@@ -1,7 +1,7 @@
 """A topic of the log as a source: read by the offsets of its partitions."""
 
 import json
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from millrace.formats.texts import as_texts
 from millrace.model.errors import AGAIN, ConflictError
 from millrace.model.stream import Source
 from millrace.sources.admission import Admission, share
-from millrace.sources.bundle import Bundle
+from millrace.sources.bundle import Bundle, stamp_of
 from millrace.sources.skipped import Skipped
 
 SPLIT = 64 << 20
@@ -80,6 +80,10 @@ class Feed:
             if first < last
             for split in self._pieces(partition, first, last)
         ]
+
+    def stamp(self) -> Hashable:
+        """The state of the files of the log: an append changes the journal of SQLite."""
+        return stamp_of(self._path), stamp_of(f"{self._path}-wal")
 
     def identity(self, at: list[int]) -> dict[str, Any]:
         """The topic, its uid, and the mark of the append that wrote the last record of each partition."""

@@ -9,7 +9,7 @@ import gzip
 import json
 import mmap
 import os
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -27,7 +27,7 @@ from millrace.model.arrow import arrow_type
 from millrace.model.errors import CorruptError, MillraceError, NotFoundError, PipelineError, refuse, unreadable
 from millrace.model.schema import Column, Schema
 from millrace.model.stream import Source
-from millrace.sources.bundle import Bundle
+from millrace.sources.bundle import Bundle, stamp_of
 
 SPLIT = 64 << 20
 """The approximate size of a split, in bytes."""
@@ -77,6 +77,10 @@ class Files:
         format = dict(self._source.options)["format"]
         found = [(os.path.join(self._folder, each.name), each.size) for each in self._found[start:end]]
         return [split for path, size in found for split in _split(path, size, format, self._source)]
+
+    def stamp(self) -> Hashable:
+        """The state of the folder, which a new file changes."""
+        return stamp_of(self._folder)
 
     def identity(self, at: object) -> None:
         """Nothing: the journal in the checkpoint names the files."""

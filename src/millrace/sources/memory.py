@@ -77,6 +77,9 @@ class Scripted:
         """The position after the next happening."""
         return min(at + 1, self.end())
 
+    def stamp(self) -> None:
+        """Not known."""
+
     def splits(self, start: int, end: int) -> list["ScriptSplit"]:
         """The splits between two positions, one for each happening."""
         first = sum(len(happening.rows) for happening in self.script.happenings[:start])

@@ -21,6 +21,7 @@ from millrace.sources.memory import MemoryScript
 from millrace.spark.envelope import reported
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import Gathered, gather
+from millrace.spark.inputs import read_messages
 from millrace.spark.job import DEFAULT_LOG, Job, PackedJob
 from millrace.spark.messages import FROM_SHARD, MESSAGE, Message
 from millrace.spark.outputs import check_places, of_views, writers_of
@@ -29,7 +30,6 @@ from millrace.spark.settled import settled
 from millrace.spark.shards import NoState, Shard
 from millrace.spark.sinks import LetterWriter
 from millrace.spark.snapshots import Lookup
-from millrace.spark.source import read_messages
 from millrace.spark.writers import Views
 
 OnTasks = Callable[[int, int], None]

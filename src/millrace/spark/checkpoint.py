@@ -71,6 +71,11 @@ class Checkpoint:
         """The file with the last batch whose write was started, for at-most-once."""
         return self.folder / "begun"
 
+    @property
+    def timers(self) -> Path:
+        """The file with the next instant at which a trigger is due, for the process that plans micro-batches."""
+        return self.folder / "timers"
+
     def open(self, plan: Plan, labels: tuple[int, ...], generation: int = 1) -> "Opened":
         """Resume from this checkpoint, or create it for a generation. Refuses a plan that cannot resume from it."""
         fingerprint = plan.fingerprint()
@@ -108,7 +113,7 @@ class Checkpoint:
 
     def _relocate(self) -> None:
         """Correct the absolute paths that Spark keeps in a checkpoint, in case the folder was moved or copied."""
-        for file in self.spark.glob("state/*/_metadata/v2/*"):
+        for file in [path for path in self.spark.glob("state/*/_metadata/v2/*") if path.name.isdecimal()]:
             *head, line = file.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
             with suppress(ValueError, KeyError, TypeError):  # a damaged file is one that Spark does not need
                 about = json.loads(line)

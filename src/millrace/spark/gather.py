@@ -42,6 +42,13 @@ class Gathered:
         """The status of every stateful stage in every shard."""
         return [ShardStatus(**json.loads(each["report"])) for each in self.messages if each["kind"] == STATUS]
 
+    def timers(self) -> tuple[int, int | None] | None:
+        """Processing time, and the next instant at which a trigger is due; None if no stage has state."""
+        if not self.statuses:
+            return None
+        due = [each.due for each in self.statuses if each.due is not None]
+        return max(each.now for each in self.statuses), min(due, default=None)
+
     def progress(self, batch: int, phases: Mapping[str, float], clock_moved: int = 0) -> BatchProgress:
         """The progress event of a micro-batch; `phases` holds the seconds of each phase."""
         reports = [TaskReport.from_json(each["report"]) for each in self.messages if each["kind"] == PARTIALS]

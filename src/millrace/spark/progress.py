@@ -25,6 +25,8 @@ class ShardStatus:
     """Answers that have no value, since the start."""
     back: int = 0
     """The microseconds by which the clock went back."""
+    due: int | None = None
+    """The next instant of processing time at which it may answer without input; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from millrace.model.clock import after_step
 from millrace.model.stream import event_times
-from millrace.model.watermark import Progress, Seen, combine
+from millrace.model.watermark import Estimator, Progress, Seen, combine, follows_clock, next_idle
 from millrace.panes import blobs
 from millrace.panes.advance import Panes, PaneState
 from millrace.panes.blobs import Changes, StoredState, from_bytes, to_bytes
@@ -80,6 +80,8 @@ class Advanced:
     letters: list[dict[str, Any]]
     errors: int
     """Answers without a value, since the start."""
+    due: int | None
+    """The next instant of processing time at which the stage may answer without input; None if there is none."""
 
 
 class StageShard:
@@ -124,7 +126,14 @@ class StageShard:
             said = [_last(stack(said), self._panes.keys)] if said and self._panes is not None else said
             unanswered = list({letter["value"]: letter for letter in unanswered}.values())
             errors = len(unanswered)
-        return Advanced(state, progress, stack(said) if said else None, [*letters, *unanswered], errors)
+        due = self._due(state, list(zip(self._estimators, progress, strict=True)))
+        return Advanced(state, progress, stack(said) if said else None, [*letters, *unanswered], errors, due)
+
+    def _due(self, state: PaneState, sources: Sequence[tuple[Estimator, Progress]]) -> int | None:
+        if self._panes is None or self._last_only:
+            return None
+        found = [next_idle(sources, state.now), self._panes.due(state, follows_clock(sources, state.now))]
+        return min((instant for instant in found if instant is not None), default=None)
 
 
 def _last(said: pa.Table, keys: tuple[str, ...]) -> pa.Table:
@@ -170,7 +179,7 @@ class Shard:
                 yield Message(shard, NO_STAGE, 0, DEAD, payload=to_bytes(letters))
             status = ShardStatus(
                 number, state.watermark, state.now, len(state.groups), _size(state), state.dropped,
-                time.process_time() - began, after.errors, back,
+                time.process_time() - began, after.errors, back, after.due,
             )  # fmt: skip
             yield Message(shard, number, 0, STATUS, json.dumps(asdict(status)))
 

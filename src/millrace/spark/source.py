@@ -1,28 +1,19 @@
-"""The sources of a pipeline as Spark data sources; the one for all fused stages contains the fused edge.
+"""Plans the micro-batches of a job: the offset after each, and the tasks that read between two offsets.
 
 An offset holds the position of every source, the clock and the names of snapshots. Spark logs it before a micro-batch,
-so a repeated micro-batch reads the same records at the same time. A fused stage sends Spark messages, never raw rows.
+so a repeated micro-batch reads the same records at the same time.
 """
 
-import json
 import time
-import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import InputPartition
 
-from millrace.edge.decode import JsonDecoder
 from millrace.model.duration import END_OF_TIME, SECOND
-from millrace.model.schema import backticked
 from millrace.model.stream import Source, event_times
 from millrace.model.trigger import waits
 from millrace.plan.plan import Stage
@@ -32,19 +23,16 @@ from millrace.sources.feed import Feed
 from millrace.sources.files import Files
 from millrace.sources.memory import Scripted
 from millrace.sources.skipped import read_skipped
-from millrace.spark.answers import arrow_schema
-from millrace.spark.checkpoint import FUSED, journal_of
+from millrace.spark.checkpoint import FUSED, Checkpoint, journal_of
 from millrace.spark.clock import ClockFollower, seconds_elapsed, wall_clock
-from millrace.spark.crash import reach
-from millrace.spark.envelope import reported
+from millrace.spark.datasource import SentReads
 from millrace.spark.job import Job, PackedJob
-from millrace.spark.messages import TO_SHARD, to_batch
-from millrace.spark.native import CARRIED, CONTROL, OFFSET, ORIGIN, messages_of
 from millrace.spark.snapshots import FileLookup, Snapshots, tables_of
-from millrace.spark.task import Letters, decoded, reader_of
+from millrace.spark.timers import Timers
+from millrace.spark.watch import Watch
 
 _FASTEST, _SLOWEST = SECOND // 5, SECOND
-"""The bounds, in microseconds, of the interval at which micro-batches only advance the clock, where that matters."""
+"""The bounds, in microseconds, of the interval at which micro-batches only advance the clock, if no timer is known."""
 
 
 _LONG = 512 << 20
@@ -82,6 +70,10 @@ class Reads:
         """The name that distinguishes the journals of its sources: `FUSED`, or the id of the native stage."""
         return FUSED if self.source is None else self.packed.job.stages[self.stages[0]].id
 
+    def sent(self) -> SentReads:
+        """The fields, for a process that may not need them."""
+        return self.packed.data, self.cores, self.stages, self.source
+
 
 class Reader:
     """The sources of a job, read by offset."""
@@ -98,6 +90,8 @@ class Reader:
         self._target: dict[str, Any] | None = None
         self._told = False
         self._clock = ClockFollower()
+        self._timers = Timers(Checkpoint(Path(self._job.folder or "")).timers)
+        self._watch = Watch([source.stamp for source in self._sources.values()])
         joined = tables_of(self._job.stages[number].stream for number in reads.stages)
         lookups = {name: self._job.lookups.get(name) or FileLookup(table) for name, table in joined.items()}
         self._tables = Snapshots(Path(self._job.folder or "") / "tables", lookups)
@@ -122,17 +116,18 @@ class Reader:
         Spark always runs a first micro-batch, even without input. It advances the clock, so every offset after the
         start holds a time.
         """
+        self._watch.look()
         begun = {key: self._position(key, start) for key in self._sources}
         until = self._target or {}
         at = {key: source.latest(begun[key], until.get(key)) for key, source in self._sources.items()}
         before = start["now"] or 0
         now = self._clock.now(before, wall_clock(), seconds_elapsed())
-        if at == begun and start["now"] is not None:
-            is_due = self._tick is not None and (now < before or now >= before + self._tick)
-            # A run until caught up advances the clock once, which fires the triggers that came due since the last run.
-            if not is_due or (self._target is not None and self._told):
-                return start
+        # A run until caught up advances the clock once, which fires the triggers that came due since the last run.
+        is_due = self._is_due(before, now) and not (self._target is not None and self._told)
+        if at == begun and start["now"] is not None and not is_due:
+            return start
         self._told = True
+        self._watch.reset()
         read = {key: source.identity(at[key]) for key, source in self._sources.items()}
         return {
             "now": now,
@@ -140,6 +135,20 @@ class Reader:
             "read": {key: identity for key, identity in read.items() if identity is not None},
             "tables": self._tables.now(),
         }
+
+    def _is_due(self, before: int, now: int) -> bool:
+        """Whether the clock alone asks for a micro-batch."""
+        if self._tick is None:
+            return False
+        due = self._timers.due(before)
+        return now < before or now >= (before + self._tick if due is None else due)
+
+    def wait_for_input(self, start: dict[str, Any]) -> None:
+        """Wait after a look that found nothing to do: longer and longer, until there may be input or a timer is due."""
+        if self._target is None:
+            due = None if self._tick is None else self._timers.due(start["now"] or 0)
+            until_due = None if due is None else (due - wall_clock()) / SECOND
+            self._watch.wait(until_due)
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
         """The tasks that read between two offsets, of about equal size and in the order of arrival."""
@@ -185,117 +194,6 @@ class Reader:
         return tasks
 
 
-def read_messages(spark: SparkSession, packed: PackedJob, stream: bool) -> DataFrame:
-    """The messages from edges to shards: one Spark source for all fused stages, a Spark plan for each native one."""
-    job = packed.job
-    frames = []
-    if job.plan.fused:
-        frames.append(_load(spark, TO_SHARD, Reads(packed, _cores(spark), job.plan.fused), stream))
-    for number in job.plan.native:
-        rows = {}
-        for place in job.read_by([number]):
-            source = job.sources[place]
-            columns = ", ".join(f"{backticked(column.name)} {column.type}" for column in source.schema)
-            reads = Reads(packed, _cores(spark), (number,), place)
-            rows[source.name] = _load(spark, f"{columns}, {CARRIED}", reads, stream)
-        frames.append(messages_of(spark, packed, number, rows))
-    return reduce(DataFrame.union, frames)
-
-
-def _load(spark: SparkSession, schema: str, reads: Reads, stream: bool) -> DataFrame:
-    name = f"millrace_{uuid.uuid4().hex}"  # all sessions share the names of data sources
-    spark.dataSource.register(_data_source(name, schema, reads))
-    return (spark.readStream if stream else spark.read).format(name).load()
-
-
-def _data_source(called: str, columns: str, reads: Reads) -> type[DataSource]:
-    packed, rest = reads.packed.data, (reads.cores, reads.stages, reads.source)
-
-    class Sources(DataSource):
-        """The sources of a plan. Some processes only ask for the schema, so Millrace is imported on the first read."""
-
-        @classmethod
-        def name(cls) -> str:
-            return called
-
-        def schema(self) -> str:
-            return columns
-
-        def reader(self, schema: Any) -> Any:
-            from millrace.spark.job import PackedJob
-            from millrace.spark.source import BatchReader, Reads
-
-            return BatchReader(Reads(PackedJob(packed), *rest))
-
-        def streamReader(self, schema: Any) -> Any:  # noqa: N802
-            from millrace.spark.job import PackedJob
-            from millrace.spark.source import Reads, StreamReader
-
-            return StreamReader(Reads(PackedJob(packed), *rest))
-
-    return Sources
-
-
-def _cores(spark: SparkSession) -> int:
-    return spark.sparkContext.defaultParallelism
-
-
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The sources of a plan as a stream reader, on the driver and in tasks."""
-
-    def __init__(self, reads: Reads) -> None:
-        """Open nothing yet, because the reader is also sent to tasks."""
-        self._reads = reads
-        self._opened: Reader | None = None
-
-    @reported
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802, D102
-        return self._reader().start()
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802, D102
-        return ReadAllAvailable()
-
-    @reported
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802, D102
-        self._reader().stop_at_the_end()
-
-    @reported
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, D102
-        latest = self._reader().latest(start)
-        reach("offsets planned")
-        return latest
-
-    @reported
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: D102
-        return self._reader().tasks(start, end)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: D102
-        return _read(self._reads, partition)
-
-    def commit(self, end: dict[str, Any]) -> None:  # noqa: D102
-        reach("offsets committed")
-
-    def _reader(self) -> Reader:
-        if self._opened is None:
-            self._opened = Reader(self._reads)
-        return self._opened
-
-
-class BatchReader(DataSourceReader):
-    """The sources of a plan as a batch reader."""
-
-    def __init__(self, reads: Reads) -> None:
-        """Open nothing yet, because the reader is also sent to tasks."""
-        self._reads = reads
-
-    @reported
-    def partitions(self) -> Sequence[InputPartition]:  # noqa: D102
-        return Reader(self._reads).tasks_of_all()
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: D102
-        return _read(self._reads, partition)
-
-
 def _tick(stages: Iterable[Stage]) -> int | None:
     """How long the clock may stand still without input; None if no trigger or watermark depends on it."""
     given = list(stages)
@@ -303,48 +201,6 @@ def _tick(stages: Iterable[Stage]) -> int | None:
     idle = [node.estimator.idle for stage in given for node in event_times(stage.stream)]
     spans += [wait for wait in idle if wait is not None]
     return min(max(min(spans) // 4, _FASTEST), _SLOWEST) if spans else None
-
-
-@reported
-def _read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:
-    assert isinstance(task, Task)
-    if not task.times:
-        return
-    if reads.source is None:
-        messages = reader_of(reads.packed, task.tables).messages(task.splits, task.times, task.number)
-        reach("bundle read")
-        yield to_batch(messages, reads.packed.job.labels)
-    else:
-        yield from _rows(reads.packed.job.sources[reads.source], task)
-
-
-def _rows(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
-    """The rows of a source, then a control row with the clock and the dead letters."""
-    began = time.process_time()
-    schema = arrow_schema(source.schema)
-    for name, kind in ((ORIGIN, pa.string()), (OFFSET, pa.int64()), (CONTROL, pa.string())):
-        schema = schema.append(pa.field(name, kind))
-    letters: list[dict[str, Any]] = []
-    read = 0
-    for _, split in task.splits:
-        bundle = split.read()
-        read += len(bundle)
-        aside = Letters(source, bundle, split)
-        rows, places = bundle.rows, np.arange(len(bundle))
-        if rows is None:
-            rows, places = decoded(JsonDecoder(source.schema), aside)
-        letters += aside.rows
-        carried = [pa.array([bundle.origin] * len(rows)), pa.array(bundle.offsets[places]), pa.nulls(len(rows))]
-        columns = [rows[name] for name in source.schema.names] + carried
-        whole = pa.table(
-            [column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-        )
-        yield from whole.to_batches(max_chunksize=100_000)
-    for times in task.times.values():
-        told = [times.before, times.now, times.watermark]
-        spent = time.process_time() - began
-        control = json.dumps({"times": told, "letters": letters, "rows": read, "spent": spent})
-        yield pa.RecordBatch.from_pylist([{CONTROL: control}], schema)
 
 
 def _open(source: Source, job: Job, journal: str) -> SourceFollower:

@@ -35,6 +35,7 @@ from millrace.spark.failure import plain_error
 from millrace.spark.gate import passing
 from millrace.spark.gather import Gathered, gather
 from millrace.spark.history import digest_of
+from millrace.spark.inputs import read_messages
 from millrace.spark.job import DEFAULT_LATENCY, DEFAULT_LOG, Job
 from millrace.spark.messages import FROM_SHARD
 from millrace.spark.outputs import check_places, of_views, writers_of
@@ -44,7 +45,7 @@ from millrace.spark.settled import settled
 from millrace.spark.shards import processor
 from millrace.spark.sinks import LetterWriter
 from millrace.spark.snapshots import Lookup
-from millrace.spark.source import read_messages
+from millrace.spark.timers import Timers
 from millrace.spark.trouble import by_number
 from millrace.spark.writers import Answers, Delivery, Views, Write, Writer, parse_guarantee
 
@@ -157,6 +158,8 @@ class StreamRun:
             sync(logged)
         digest = digest_of(self._checkpoint.offsets(batch))
         self._delivery.deliver(batch, digest, gathered.answers, [*self._writes(), self._write_letters(gathered)])
+        if (timers := gathered.timers()) is not None:
+            Timers(self._checkpoint.timers).write(*timers)
         if self._on_batch is not None:
             phases = {"run": ran - began, "write": time.monotonic() - ran}
             self._on_batch(gathered.progress(batch, phases, self._clock_moved(gathered)), gathered.answers)

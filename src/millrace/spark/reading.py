@@ -1,0 +1,63 @@
+"""Reads the splits of a task: messages of the fused stages, or rows of one source for a native stage."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from millrace.edge.decode import JsonDecoder
+from millrace.model.stream import Source
+from millrace.spark.answers import arrow_schema
+from millrace.spark.crash import reach
+from millrace.spark.envelope import reported
+from millrace.spark.messages import to_batch
+from millrace.spark.native import CONTROL, OFFSET, ORIGIN
+from millrace.spark.source import Reads, Task
+from millrace.spark.task import Letters, decoded, reader_of
+
+
+@reported
+def read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The rows or messages of a task, and nothing for a task without a clock."""
+    assert isinstance(task, Task)
+    if not task.times:
+        return
+    if reads.source is None:
+        messages = reader_of(reads.packed, task.tables).messages(task.splits, task.times, task.number)
+        reach("bundle read")
+        yield to_batch(messages, reads.packed.job.labels)
+    else:
+        yield from rows_of(reads.packed.job.sources[reads.source], task)
+
+
+def rows_of(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
+    """The rows of a source, then a control row with the clock and the dead letters."""
+    began = time.process_time()
+    schema = arrow_schema(source.schema)
+    for name, kind in ((ORIGIN, pa.string()), (OFFSET, pa.int64()), (CONTROL, pa.string())):
+        schema = schema.append(pa.field(name, kind))
+    letters: list[dict[str, Any]] = []
+    read = 0
+    for _, split in task.splits:
+        bundle = split.read()
+        read += len(bundle)
+        aside = Letters(source, bundle, split)
+        rows, places = bundle.rows, np.arange(len(bundle))
+        if rows is None:
+            rows, places = decoded(JsonDecoder(source.schema), aside)
+        letters += aside.rows
+        carried = [pa.array([bundle.origin] * len(rows)), pa.array(bundle.offsets[places]), pa.nulls(len(rows))]
+        columns = [rows[name] for name in source.schema.names] + carried
+        whole = pa.table(
+            [column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+        )
+        yield from whole.to_batches(max_chunksize=100_000)
+    for times in task.times.values():
+        told = [times.before, times.now, times.watermark]
+        spent = time.process_time() - began
+        control = json.dumps({"times": told, "letters": letters, "rows": read, "spent": spent})
+        yield pa.RecordBatch.from_pylist([{CONTROL: control}], schema)
