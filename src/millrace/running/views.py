@@ -33,19 +33,22 @@ class KeptViews:
     def __init__(
         self, store: Store, pipeline: Pipeline, generation: int | None = None, boundary: Path | None = None
     ) -> None:
-        """Create missing views. Refuses views that exist with another shape. `boundary` is the batch layer's file."""
+        """Refuse views that exist with another shape; the first answers create missing ones.
+
+        So a run that fails before its first commit leaves nothing in the store. `boundary` is the batch layer's file.
+        """
         self._store, self._pipeline, self._generation, self._boundary = store, pipeline, generation, boundary
+        self._is_open = False
         self._is_served = False
         """Whether the generation was served at the last commit."""
-        store.open(pipeline.name, shapes_of(pipeline), generation)
-        if pipeline.views:
-            self._is_served = generation == serving(store, pipeline.name)
+        store.check(pipeline.name, shapes_of(pipeline), generation)
 
     def write(self, answers: Mapping[str, pa.Table], commit: Commit, once: bool) -> None:
         """Commit the answers of a micro-batch in one transaction."""
         boundary = read_boundary(self._boundary)
         if boundary is not None:  # earlier windows belong to the batch layer
             answers = {name: _after(rows, boundary) for name, rows in answers.items()}
+        self._open()
         self._store.commit(commit, answers, once, generation=self._generation)
         if self._is_served and self._generation != serving(self._store, self._pipeline.name):
             self._is_served = False
@@ -56,11 +59,21 @@ class KeptViews:
 
     def correct(self, answers: Mapping[str, pa.Table]) -> None:
         """Apply answers of the batch layer, which are no micro-batch."""
+        self._open()
         self._store.correct(self._pipeline.name, answers, generation=self._generation)
 
     def replace(self, answers: Mapping[str, pa.Table]) -> None:
         """Replace all rows of the views by the answers of a batch."""
+        self._open()
         self._store.replace(self._pipeline.name, answers, generation=self._generation)
+
+    def _open(self) -> None:
+        if not self._is_open:
+            self._store.open(self._pipeline.name, shapes_of(self._pipeline), self._generation)
+            self._is_open = True
+            self._is_served = bool(self._pipeline.views) and self._generation == serving(
+                self._store, self._pipeline.name
+            )
 
 
 def read_boundary(path: Path | None) -> int | None:

@@ -11,12 +11,12 @@ from millrace.views.store import GenerationState
 
 
 def complete(connection: StoreConnection, pipeline: str, shapes: Sequence[ViewShape], generation: int | None) -> None:
-    """Create the missing views of a generation. Refuses views that exist with another shape.
+    """Create the missing views of a generation. Refuses what `check` refuses.
 
     If none is served yet, a generation that does not exist is created, and served.
     """
     catalog = Catalog(connection)
-    _check(catalog, pipeline, shapes)
+    check(catalog, pipeline, shapes, generation)
     version = catalog.version()
     serving = catalog.in_state(pipeline, GenerationState.SERVING)
     if serving is None and generation not in {each.number for each in catalog.generations(pipeline)}:
@@ -30,11 +30,16 @@ def complete(connection: StoreConnection, pipeline: str, shapes: Sequence[ViewSh
             if to == serving:
                 for statement in _serve(connection, kept, None, version):
                     connection.execute(statement)
-        elif changed := differences(known[shape.name].shape, shape):
-            raise ConflictError(
-                f"view {shape.name!r} is in the store with another shape: {changed}",
-                AGAIN,
-            )
+
+
+def check(catalog: Catalog, pipeline: str, shapes: Sequence[ViewShape], generation: int | None) -> None:
+    """Refuse invalid names, views of another pipeline, and views that a generation has with another shape."""
+    _check(catalog, pipeline, shapes)
+    number = catalog.in_state(pipeline, GenerationState.SERVING) if generation is None else generation
+    known = {} if number is None else catalog.of_generation(pipeline, number)
+    for shape in shapes:
+        if shape.name in known and (changed := differences(known[shape.name].shape, shape)):
+            raise ConflictError(f"view {shape.name!r} is in the store with another shape: {changed}", AGAIN)
 
 
 def begin(connection: StoreConnection, pipeline: str, shapes: Sequence[ViewShape], least: int) -> int:

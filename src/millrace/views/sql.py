@@ -16,8 +16,8 @@ from millrace.views import generations, reading
 from millrace.views.catalog import Catalog, CommittedBatch
 from millrace.views.changing import change
 from millrace.views.dialect import StoreConnection, quoted
-from millrace.views.shape import ViewShape
-from millrace.views.store import Filter, Generation, GenerationState, Order, Snapshot, ViewInfo, ViewRows
+from millrace.views.shape import ViewShape, check_names
+from millrace.views.store import Filter, Generation, GenerationState, NoViewsError, Order, Snapshot, ViewInfo, ViewRows
 
 T = TypeVar("T")
 
@@ -63,6 +63,12 @@ class SqlStore(ABC):
             generations.complete(connection, pipeline, shapes, generation)
 
         self.write(work)
+
+    def check(self, pipeline: str, shapes: Sequence[ViewShape], generation: int | None = None) -> None:
+        """Refuse views that cannot be opened."""
+        check_names(shapes)
+        with suppress(NoViewsError), self.read() as connection:
+            generations.check(Catalog(connection), pipeline, shapes, generation)
 
     def id(self) -> str:
         """The id of the store."""

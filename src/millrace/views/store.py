@@ -103,6 +103,9 @@ class Store(Protocol):
         another shape, or that belongs to another pipeline.
         """
 
+    def check(self, pipeline: str, shapes: Sequence[ViewShape], generation: int | None = None) -> None:
+        """Refuse what `open` refuses, and change nothing."""
+
     def id(self) -> str:
         """The id of the store, which no other store has."""
 
