@@ -1,6 +1,7 @@
 """A log where nothing may be written can be read, whether or not its last writer ended well."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -33,15 +34,26 @@ STATES = {
 }
 
 
-def make(path: Path, killed: bool, missing: tuple[str, ...]) -> None:
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a log whose writer was killed."""
+    path = tmp_path_factory.mktemp("left") / "log.db"
     subprocess.run([sys.executable, "-c", KILLED, path], check=True)
     assert Path(f"{path}-wal").stat().st_size > 0
+    return path.parent
+
+
+def make(left: Path, folder: Path, killed: bool, missing: tuple[str, ...]) -> Path:
+    """A copy of the log in a folder of its own, in one of the states."""
+    shutil.copytree(left, folder)
+    path = folder / "log.db"
     if not killed:
         with Log(path) as log:
             log.topics()
         assert not Path(f"{path}-wal").exists()
     for suffix in missing:
         Path(f"{path}{suffix}").unlink()
+    return path
 
 
 def read_all(path: Path) -> None:
@@ -70,16 +82,15 @@ def warm_up(beside: Path) -> None:
 
 
 @pytest.fixture(params=list(STATES.values()), ids=list(STATES))
-def mounted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+def mounted(request: pytest.FixtureRequest, left: Path, tmp_path: Path) -> Iterator[Path]:
     """A log on a read-only disk."""
     folder = tmp_path / "disk"
-    folder.mkdir()
-    make(folder / "log.db", *request.param)
+    path = make(left, folder, *request.param)
     if subprocess.run(["mount", "--bind", folder, folder], capture_output=True).returncode:
         pytest.skip("needs the right to mount")
     try:
         subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True)
-        yield folder / "log.db"
+        yield path
     finally:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
@@ -97,33 +108,31 @@ def test_commands_that_only_look_work_on_a_read_only_disk(mounted: Path) -> None
     assert "it is read-only; 0 records were sent" in result.output
 
 
-@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
-def test_a_log_in_a_folder_of_someone_else_is_read(state: tuple[bool, tuple[str, ...]]) -> None:
-    program = "import os, sys, pathlib, test_read_only as t; path = pathlib.Path(sys.argv[1]); t.warm_up(path.parent);"
-    program += "os.getuid() or os.setuid(65534); t.read_all(path)"
+def test_a_log_in_a_folder_of_someone_else_is_read(left: Path) -> None:
+    program = "import os, sys, pathlib, test_read_only as t; paths = [*map(pathlib.Path, sys.argv[1:])];"
+    program += "t.warm_up(paths[0].parent); os.getuid() or os.setuid(65534); [t.read_all(path) for path in paths]"
     with tempfile.TemporaryDirectory() as outer:
         Path(outer).chmod(0o755)
-        folder = Path(outer) / "in"
-        folder.mkdir()
-        make(folder / "log.db", *state)
-        for each in folder.iterdir():
-            each.chmod(0o444)
-        folder.chmod(0o555)
+        paths = [make(left, Path(outer) / name, *state) for name, state in STATES.items()]
+        for path in paths:
+            for each in path.parent.iterdir():
+                each.chmod(0o444)
+            path.parent.chmod(0o555)
         ended = subprocess.run(
-            [sys.executable, "-c", program, folder / "log.db"], capture_output=True, text=True,
+            [sys.executable, "-c", program, *paths], capture_output=True, text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
         )  # fmt: skip
-        folder.chmod(0o755)
+        for path in paths:
+            path.parent.chmod(0o755)
     assert ended.returncode == 0, ended.stderr[-2000:]
 
 
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
 def test_the_way_to_read_without_writing(
-    state: tuple[bool, tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    state: tuple[bool, tuple[str, ...]], left: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same on machines where this test may neither mount nor become someone else."""
-    path = tmp_path / "log.db"
-    make(path, *state)
+    path = make(left, tmp_path / "log", *state)
 
     def forbidden(*_: object) -> sqlite3.Connection:
         error = sqlite3.OperationalError("unable to open database file")
@@ -131,12 +140,12 @@ def test_the_way_to_read_without_writing(
         raise error
 
     access: Callable[[Path, int], bool] = os.access
-    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
+    before = {each: each.read_bytes() for each in path.parent.iterdir()}
     monkeypatch.setattr("millrace.eventlog.database.connect", forbidden)
     monkeypatch.setattr(opening, "connect", forbidden)
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
     read_all(path)
-    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
+    assert {each: each.read_bytes() for each in path.parent.iterdir()} == before
 
 
 def test_a_read_only_file_that_is_no_log_is_refused(tmp_path: Path) -> None:

@@ -156,7 +156,8 @@ def test_columns_outside_of_the_schema_are_refused(path: Path) -> None:
 
 
 def test_a_sink_that_keeps_its_contract(tmp_path: Path) -> None:
-    check_sink(lambda: Table(str(tmp_path / "kept.db")), lambda: stored(tmp_path / "kept.db"))
+    path = tmp_path / "kept.db"
+    check_sink(lambda: Table(str(path)), lambda: stored(path))
 
 
 class Forgetful(Table):
