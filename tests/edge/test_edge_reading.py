@@ -1,5 +1,6 @@
 """A bundle comes to the same whether it is decoded and aggregated at once, or record by record looked at."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -59,8 +60,15 @@ def good(number: int) -> str:
     return f'{{"k": "{number % 3}", "kind": "view", "n": {number}, "at": "2026-01-01T00:00:{number % 60:02}Z"}}'
 
 
-def read(of: Query | Stream, texts: list[str | None], at_once: bool) -> tuple[Any, Seen | None, list[dict[str, Any]]]:
-    reading = Reading([(0, stage_of("output", of))], SOURCE, {"empty": pa.table({"k": NO_TEXTS, "name": NO_TEXTS})})
+@cache
+def reading_of(output: str) -> Reading:
+    """The reading of an output. It goes on from bundle to bundle, as in a worker."""
+    empty = pa.table({"k": NO_TEXTS, "name": NO_TEXTS})
+    return Reading([(0, stage_of("output", OUTPUTS[output]))], SOURCE, {"empty": empty})
+
+
+def read(output: str, texts: list[str | None], at_once: bool) -> tuple[Any, Seen | None, list[dict[str, Any]]]:
+    reading = reading_of(output)
     reading._is_clean = at_once
     sent = Sent()
     bundle = Bundle("here", np.arange(len(texts)) * 10, pa.array(texts, pa.string()))
@@ -77,24 +85,24 @@ def read(of: Query | Stream, texts: list[str | None], at_once: bool) -> tuple[An
 @example(['{"n": 1.5, "at": "2026-01-01T00:00:03Z"}', good(1)])
 @example(["[]", good(1)])
 def test_at_once_or_not_is_the_same(name: str, texts: list[str | None]) -> None:
-    assert read(OUTPUTS[name], texts, at_once=True) == read(OUTPUTS[name], texts, at_once=False)
+    assert read(name, texts, at_once=True) == read(name, texts, at_once=False)
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
 @pytest.mark.parametrize("wrong", ["[]", "{oops", '{"n": 1.5}'])
 def test_a_misfit_after_many_records_is_found(name: str, wrong: str) -> None:
     texts: list[str | None] = [*map(good, range(5_000)), wrong]
-    found = read(OUTPUTS[name], texts, at_once=True)
+    found = read(name, texts, at_once=True)
     assert [letter["offset"] for letter in found[2]] == [50_000]
-    assert found == read(OUTPUTS[name], texts, at_once=False)
+    assert found == read(name, texts, at_once=False)
 
 
 @pytest.mark.parametrize("name", ["counts", "only times", "rows", "a table"])
 def test_what_all_fits_is_taken_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str | None] = [good(number) for number in range(100)]
-    looked_at = read(OUTPUTS[name], texts, at_once=False)
+    looked_at = read(name, texts, at_once=False)
     monkeypatch.setattr(Reading, "_take_rows", lambda *_: pytest.fail("each record was looked at"))
-    assert read(OUTPUTS[name], texts, at_once=True) == looked_at
+    assert read(name, texts, at_once=True) == looked_at
 
 
 def test_after_a_misfit_records_are_looked_at_until_all_fit_again() -> None:

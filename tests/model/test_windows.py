@@ -139,8 +139,8 @@ def test_windows_are_written_as_transcripts_write_them() -> None:
     ],
 )
 def test_days_of_a_place_begin_when_its_clocks_first_show_them(zone: str, year: int) -> None:
-    """By going through a year in steps of 30 seconds, with nothing but zoneinfo to say what the clocks show."""
-    place, step = ZoneInfo(zone), 30 * SECOND
+    """By going through a year in steps of a minute, with nothing but zoneinfo to say what the clocks show."""
+    place, step = ZoneInfo(zone), 60 * SECOND
     start = to_instant(datetime(year, 1, 1, 12, tzinfo=UTC))
     times = np.arange(start, start + 364 * 86_400 * SECOND, step)
     shown = [datetime.fromtimestamp(at / SECOND, place).toordinal() for at in times.tolist()]
