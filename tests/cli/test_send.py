@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from disks import remount, small_disk
 from millrace.cli import app
 from millrace.eventlog.database import Database
 from millrace.eventlog.topics import Log
@@ -96,11 +97,7 @@ def test_the_number_of_records_that_were_sent_is_told(here: Path) -> None:
 
 
 def test_the_advice_holds_on_a_disk_that_is_really_full(here: Path) -> None:
-    (here / "disk").mkdir()
-    small = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(here / "disk")]
-    if subprocess.run(small, capture_output=True).returncode:
-        pytest.skip("needs the right to mount a small disk")
-    try:
+    with small_disk(here / "disk", "12m") as disk:
         write(here / "plays.json")
         command = ["send", "plays", "plays.json", "--log", "disk/log.db"]
         call("topics", "create", "plays", "--log", "disk/log.db")
@@ -108,13 +105,10 @@ def test_the_advice_holds_on_a_disk_that_is_really_full(here: Path) -> None:
         assert ended.returncode == 4
         assert "the disk is full" in ended.stderr
         assert 0 < len(numbers(log="disk/log.db")) < MANY
-        subprocess.run(["mount", "-o", "remount,size=100m", here / "disk"], check=True)
+        remount(disk, "size=100m")
         code, said = call(*followed(command, ended.stderr))
         assert code == 0, said
         assert numbers(log="disk/log.db") == list(range(MANY))
-    finally:
-        Log(here / "disk" / "log.db").close()
-        subprocess.run(["umount", here / "disk"], check=True)
 
 
 def test_a_disk_that_does_not_confirm_is_not_said_to_have_kept_nothing(

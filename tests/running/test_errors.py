@@ -4,7 +4,6 @@ import errno
 import os
 import pickle
 import sqlite3
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from disks import small_disk
 from millrace import (
     ConflictError,
     CorruptError,
@@ -221,20 +221,15 @@ def failing(spark: SparkSession, work: Callable[[], None]) -> BaseException:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 300 KB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(folder)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("only root can mount a small disk")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with small_disk(tmp_path / "small", "300k") as folder:
+        yield folder
 
 
 @pytest.mark.spark
-def test_a_worker_on_a_full_disk_is_one_line(spark: SparkSession, small_disk: Path) -> None:
-    target = str(small_disk / "out")
+def test_a_worker_on_a_full_disk_is_one_line(spark: SparkSession, disk: Path) -> None:
+    target = str(disk / "out")
 
     def fill() -> None:
         Path(target).write_bytes(b"0" * 1_000_000)
@@ -245,12 +240,12 @@ def test_a_worker_on_a_full_disk_is_one_line(spark: SparkSession, small_disk: Pa
 
 
 @pytest.mark.spark
-def test_a_checkpoint_on_a_full_disk_is_one_line(spark: SparkSession, small_disk: Path) -> None:
+def test_a_checkpoint_on_a_full_disk_is_one_line(spark: SparkSession, disk: Path) -> None:
     rows = [{"k": f"a key that is quite long, number {number}", "v": number} for number in range(20_000)]
     source = memory("events", "k STRING, v BIGINT")
     asked = source.group_by("k").window(window.all_time()).aggregate(total=agg.sum("v"))
     started = stream.start(
-        spark, Pipeline("p", {"sums": asked}), small_disk / "checkpoint", until_caught_up=True,
+        spark, Pipeline("p", {"sums": asked}), disk / "checkpoint", until_caught_up=True,
         scripts={"events": MemoryScript([Happening(rows)])},
     )  # fmt: skip
     try:

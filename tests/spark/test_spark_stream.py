@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from comparison import said
+from disks import remount, small_disk
 from documents import DOCUMENTS
 from millrace import (
     ConflictError,
@@ -508,26 +508,19 @@ def test_count_windows_keep_the_order_of_arrival(spark: SparkSession, tmp_path: 
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 300 KB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(folder)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("only root can mount a small disk")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with small_disk(tmp_path / "small", "300k") as folder:
+        yield folder
 
 
-def test_a_full_disk_stops_the_pipeline_and_loses_nothing(
-    spark: SparkSession, tmp_path: Path, small_disk: Path
-) -> None:
+def test_a_full_disk_stops_the_pipeline_and_loses_nothing(spark: SparkSession, tmp_path: Path, disk: Path) -> None:
     rows = [row(f"a key that is quite long, number {number}", number, 1) for number in range(5_000)]
     script = {"events": MemoryScript([Happening(rows), Happening([row("end", 1, 30)])])}
     pipeline = Pipeline("p", {"counts": COUNTS})
     with pytest.raises(MachineError, match=r"the disk is full: .*counts\.db; nothing was lost: make room"):
-        run(spark, pipeline, tmp_path, script, store=small_disk / "counts.db")
-    subprocess.run(["mount", "-o", "remount,size=100m", str(small_disk)], check=True)
-    run(spark, pipeline, tmp_path, script, store=small_disk / "counts.db")
-    held = open_store(small_disk / "counts.db").query("SELECT count(*), sum(total) FROM counts")
+        run(spark, pipeline, tmp_path, script, store=disk / "counts.db")
+    remount(disk, "size=100m")
+    run(spark, pipeline, tmp_path, script, store=disk / "counts.db")
+    held = open_store(disk / "counts.db").query("SELECT count(*), sum(total) FROM counts")
     assert held.rows == [(5_000, sum(range(5_000)))]

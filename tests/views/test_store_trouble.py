@@ -1,7 +1,6 @@
 """Stores in SQLite on a bad day: damaged, on a full disk, on a read-only disk."""
 
 import sqlite3
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from disks import remount, small_disk
 from millrace.model.connectors import Commit
 from millrace.model.errors import CorruptError, MachineError, PipelineError
 from millrace.model.schema import Column, Schema
@@ -34,13 +34,8 @@ def answers(users: int) -> pa.Table:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 2 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("only root can mount a disk")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with small_disk(tmp_path / "disk", "2m") as folder:
+        yield folder
 
 
 def made(path: Path, users: int = 100) -> Path:
@@ -106,7 +101,7 @@ def test_an_io_error_of_a_full_disk_is_a_full_disk(disk: Path, code: int) -> Non
 def test_views_on_a_read_only_disk_are_read(disk: Path, ask: str) -> None:
     path = made(disk / "views.db")
     assert not list(disk.glob("*-wal"))
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    remount(disk, "ro")
     with closing(open_store(path)) as store:
         ASK[ask](store)
         assert len(store.query("SELECT * FROM counts").rows) == 100
