@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 import kills
 import postgres as servers
 import quick_java
+import quick_python
 from examples import FULL
 from killed import Answers, clean_run
 from millrace.spark import session
@@ -64,10 +65,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory, java: None) -> Iterator[Spar
     """The one Spark session of all tests."""
     if "PYTEST_XDIST_WORKER" in os.environ:  # the processes of a run share the folder above
         (tmp_path_factory.getbasetemp().parent / "spark session").touch(exist_ok=False)
-    started = session.start("millrace-tests", "local[2]")
-    yield started
-    assert started.sparkContext._jsc is not None, "a test has stopped the Spark session of all tests"
-    session.stop(started)
+    with quick_python.started() as python:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYSPARK_PYTHON", str(python))
+            started = session.start("millrace-tests", "local[2]")
+        yield started
+        assert started.sparkContext._jsc is not None, "a test has stopped the Spark session of all tests"
+        session.stop(started)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,54 @@
+"""The Python of the Spark session that tests share is the ordinary one, but for its start."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import quick_python
+
+PROGRAM = """
+import json, os, sys
+print(json.dumps({
+    "name": __name__, "argv": sys.argv, "path": sys.path, "folder": os.getcwd(), "variables": dict(os.environ),
+    "prefix": sys.prefix, "input": sys.stdin.read(), "hash": hash("a"),
+}))
+print("said", file=sys.stderr)
+"""
+
+
+def test_a_forked_process_sees_what_a_started_one_sees(tmp_path: Path) -> None:
+    for folder in ("here", "other"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "other" / "program.py").write_text(PROGRAM)
+    environment = {"PYTHONPATH": str(tmp_path / "other"), "PYTHONHASHSEED": "0", "HOME": "/", "A": "ü"}
+
+    def ran(python: str | Path) -> tuple[dict[str, object], str]:
+        done = subprocess.run(
+            [python, "-m", "program"], cwd=tmp_path / "here", env=environment, input="in", capture_output=True,
+            text=True, check=True, timeout=60,
+        )  # fmt: skip
+        found = json.loads(done.stdout)
+        for name in ("LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "_"):  # of the shell, and of Python itself
+            found["variables"].pop(name, None)
+        return found, done.stderr
+
+    with quick_python.started(("program",)) as python:
+        forked = ran(python)
+        assert forked == ran(sys.executable)
+        assert forked[1] == "said\n"
+        assert subprocess.run([python, "-c", "print(1)"], capture_output=True, check=True).stdout == b"1\n"
+
+
+def test_a_forked_process_ends_with_the_one_that_stands_for_it(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)")
+    with quick_python.started(("program",)) as python:
+        process = subprocess.Popen([python, "-m", "program"], cwd=tmp_path, stdout=subprocess.PIPE, env={**os.environ})
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert pid != process.pid
+        process.terminate()
+        assert process.stdout.read() == b""  # it had the other end
+        process.wait(30)
+        process.stdout.close()
