@@ -341,6 +341,6 @@ def test_a_second_signal_ends_at_once(number: int) -> None:
 def test_every_command_has_help_with_an_example_or_a_reason() -> None:
     text = ran("--help")
     for command in ("init", "run", "send", "tail", "topics", "query", "views", "replay", "savepoint", "status", "check",
-                    "backup", "restore", "explain", "bench", "serve", "demo"):  # fmt: skip
+                    "backup", "restore", "explain", "bench", "serve", "demo", "try"):  # fmt: skip
         assert f" {command} " in text
         assert len(ran(command, "--help")) > 200

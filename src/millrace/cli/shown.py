@@ -38,13 +38,18 @@ def _table(columns: Sequence[str], rows: list[Sequence[Any]], title: str | None)
         numbers = all(isinstance(row[index], int | float | None) for row in rows)
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
-    # A table that goes to a program or a file is not wrapped to the width of a terminal.
+        table.add_row(*(Text(text_of(value)) for value in row))
+    wide_enough().print(table)
+
+
+def wide_enough() -> Console:
+    """A console for tables: one that goes to a program or a file is not wrapped to the width of a terminal."""
     console = Console()
-    (console if console.is_terminal else Console(width=10_000)).print(table)
+    return console if console.is_terminal else Console(width=10_000)
 
 
-def _cell(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """A value in a cell of a table."""
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else _text(value)
