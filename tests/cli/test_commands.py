@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -289,15 +290,26 @@ def test_status_warns_of_a_clock_that_the_log_does_not_follow(here: Path) -> Non
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["run", "charts.py"], "unknown topic 'plays' (known: none); make it: millrace topics create plays"),
-        (["run", "charts.py", "--mode", "batch"], "make it: millrace topics create plays"),
-        (["replay", "charts.py"], "make it: millrace topics create plays"),
+        (["run", "charts.py"], "there is no log .millrace/log.db; make it with a topic: millrace topics create plays"),
+        (["run", "charts.py", "--mode", "batch"], "make it with a topic: millrace topics create plays"),
+        (["replay", "charts.py"], "make it with a topic: millrace topics create plays"),
+        (["tail", "plays"], "make it with a topic: millrace topics create NAME"),
+        (["topics"], "there is no log .millrace/log.db; make it with a topic: millrace topics create NAME"),
+        (["topics", "remove", "plays"], "there is no log .millrace/log.db"),
+        (["topics", "change", "plays", "--max-age", "7d"], "there is no log .millrace/log.db"),
+        (["topics", "forget", "charts"], "there is no log .millrace/log.db"),
         (["replay", "charts.py", "--rollback"], "run a pipeline with views first"),
         (["savepoint", "charts.py"], "run the pipeline first"),
         (["run", "charts.py", "--from-savepoint", "nowhere"], "make one: millrace savepoint FILE"),
         (["query", "SELECT * FROM hourly_plays"], "run a pipeline with views first"),
         (["views", "drop", "charts"], "run a pipeline with views first"),
-        (["send", "plays", "plays.json"], "make it: millrace topics create plays"),
+        (["views", "drop", "nope"], "run a pipeline with views first"),
+        (["send", "plays", "plays.json"], "make it with a topic: millrace topics create plays"),
+        (
+            ["topics", "--log", "typo.db"],
+            "there is no log typo.db; make it with a topic: millrace topics create NAME --log typo.db",
+        ),
+        (["serve", "--log", "typo.db"], "there is no log typo.db"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -306,10 +318,36 @@ def test_what_is_asked_too_early_is_a_line_that_says_what_to_do_first(
 ) -> None:
     ran("init", "charts")
     monkeypatch.chdir(here / "charts")
+    before = {*Path().rglob("*")}
     (line,) = refused(*command, code=NOT_FOUND).splitlines()
     assert said in line
-    made = {path.name for path in Path(".millrace").glob("*")}
-    assert made <= {"log.db", "log.db-shm", "log.db-wal"}, "what is refused leaves nothing behind"
+    made = {path for path in {*Path().rglob("*")} - before if "__pycache__" not in path.parts}
+    assert made == set(), "what is refused leaves nothing behind"
+
+
+@pytest.mark.parametrize("log", ["typo.db", "a folder/typo.db", ".millrace/log.db"])
+def test_the_advice_for_a_log_that_does_not_exist_makes_it(
+    log: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran("init", "charts")
+    monkeypatch.chdir(here / "charts")
+    for command in (["send", "plays", "plays.json"], ["run", "charts.py"]):
+        said = refused(*command, "--log", log, code=NOT_FOUND)
+        assert not Path(log).exists()
+    _, _, advised = said.strip().partition("make it with a topic: millrace ")
+    ran(*shlex.split(advised))
+    assert "sent 6 records to plays" in ran("send", "plays", "plays.json", "--log", log)
+
+
+@pytest.mark.parametrize(
+    "command", [["tail", "pluys"], ["topics", "remove", "pluys"], ["topics", "change", "pluys", "--max-age", "7d"]]
+)
+def test_a_topic_that_must_exist_is_not_said_to_be_made(command: list[str]) -> None:
+    ran("topics", "create", "plays")
+    said = refused(*command, code=NOT_FOUND)
+    assert said == "unknown topic 'pluys'; did you mean 'plays'? (known: plays); name one of them\n"
+    ran("topics", "remove", "plays")
+    assert refused(*command, code=NOT_FOUND) == "unknown topic 'pluys' (known: none); the log has no topics\n"
 
 
 def test_a_pipeline_that_runs_is_not_run_twice(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

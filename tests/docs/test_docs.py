@@ -103,7 +103,9 @@ def test_the_readme(tmp_path: Path) -> None:
         return done.stdout
 
     ran(tmp_path, "-m", "millrace", "init", "charts")
-    commands = re.findall(r"^    (millrace (?:try|topics|send|run|query) .*?)(?:  +#.*)?$", page.read_text(), re.MULTILINE)
+    commands = re.findall(
+        r"^    (millrace (?:try|topics|send|run|query) .*?)(?:  +#.*)?$", page.read_text(), re.MULTILINE
+    )
     assert len(commands) == 5
     for command in commands:
         printed = ran(tmp_path / "charts", "-m", *shlex.split(command))

@@ -409,7 +409,8 @@ def test_a_topic_is_made_changed_and_removed(log: Log) -> None:
 anything: Any = object()
 MISTAKES: list[tuple[str, Callable[[Log], Any], str]] = [
     ("an unknown topic", lambda log: log.append("play", ["a"]), "unknown topic 'play'; did you mean 'plays'?"),
-    ("how to make it", lambda log: log.ends("clicks"), "make it: millrace topics create clicks"),
+    ("how to make it", lambda log: log.append("clicks", ["a"]), "make it: millrace topics create clicks --log "),
+    ("which there are", lambda log: log.remove("clicks"), "unknown topic 'clicks' (known: plays); name one of them"),
     ("a topic twice", lambda log: log.create("plays"), "exists already"),
     ("a bad name", lambda log: log.create("a b"), "letters, digits, '.', '_' and '-', not 'a b'"),
     ("a name that is a folder", lambda log: log.create(".."), "a topic is named by"),

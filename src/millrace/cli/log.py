@@ -13,7 +13,7 @@ import typer
 from millrace.cli.options import LOG, LogPath, TopicName, plain_mistakes
 from millrace.cli.shown import show
 from millrace.eventlog.intercept import Interceptor, add, drop, keep, rename
-from millrace.eventlog.topics import Log
+from millrace.eventlog.topics import Log, existing_log
 from millrace.model.duration import format_duration, to_datetime, to_instant
 from millrace.model.errors import PipelineError
 
@@ -41,7 +41,7 @@ def tail(
     Example: [bold]millrace tail plays -f[/bold]
     """
     with plain_mistakes():
-        opened = Log(log)
+        opened = existing_log(log)
         at = _begin(opened, topic, start, last)
         try:
             while True:
@@ -69,7 +69,7 @@ def list_(
     if context.invoked_subcommand is not None:
         return
     with plain_mistakes():
-        opened = Log(log)
+        opened = existing_log(log)
         rows = [_described(opened, topic.name) for topic in opened.topics()]
         if not rows and format == "table":
             typer.echo("There are no topics yet; create one: millrace topics create NAME")
@@ -136,7 +136,7 @@ def change_(
         changes: dict[str, Any] = {"max_age": max_age, "max_bytes": max_bytes}
         if intercept is not None:
             changes["interceptors"] = [_step(text) for text in intercept if text]
-        Log(log).change(name, **{what: value for what, value in changes.items() if value is not None})
+        existing_log(log).change(name, **{what: value for what, value in changes.items() if value is not None})
         typer.echo(f"changed topic {name}")
 
 
@@ -144,7 +144,7 @@ def change_(
 def remove_(name: TopicName, log: LogPath = LOG) -> None:
     """Remove a topic with all its records."""
     with plain_mistakes():
-        Log(log).remove(name)
+        existing_log(log).remove(name)
         typer.echo(f"removed topic {name}")
 
 
@@ -158,7 +158,7 @@ def forget_(
 ) -> None:
     """Remove the consumer group of a pipeline that no longer runs, so that its lag does not stop producers."""
     with plain_mistakes():
-        Log(log).forget(pipeline)
+        existing_log(log).forget(pipeline)
         typer.echo(f"forgot {pipeline}")
 
 

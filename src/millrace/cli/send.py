@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from millrace.cli.options import LOG, LogPath, TopicName, plain_mistakes
-from millrace.eventlog.topics import Log
+from millrace.eventlog.topics import Log, existing_log
 from millrace.eventlog.trouble import UncertainError
 from millrace.model.errors import ConflictError, MachineError, MillraceError, PipelineError
 from millrace.running.totals import many
@@ -57,7 +57,7 @@ def send(
     Examples: [bold]millrace send plays plays.json[/bold], [bold]tail -F app.log | millrace send logs[/bold]
     """
     with plain_mistakes():
-        opened = Log(log)
+        opened = Log(log) if create else existing_log(log, topic)
         if create and topic not in {each.name for each in opened.topics()}:
             opened.create(topic)
         opened.topic(topic)

@@ -109,7 +109,8 @@ def _cell(name: str, value: Any, written: Callable[[datetime], str]) -> Text:
     if isinstance(value, datetime):
         return Text(written(value))
     if isinstance(value, tuple):  # a window; values of columns are never tuples
-        return Text(_span(*value, written))
+        start, end = value
+        return Text(_span(start, end, written))
     return Text(text_of(value), style=_STYLES.get(value, "") if name in ("diff", "timing") else "")
 
 

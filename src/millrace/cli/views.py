@@ -2,13 +2,14 @@
 
 import socket
 from contextlib import closing
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from millrace.cli.options import LOG, STORE, LogPath, StoreUrl, plain_mistakes
 from millrace.cli.shown import show
-from millrace.eventlog.topics import Log
+from millrace.eventlog.topics import Log, existing_log
 from millrace.model.errors import MachineError
 from millrace.model.extra import extra
 from millrace.server.gate import Marks
@@ -72,6 +73,7 @@ def drop_(
 
 
 def serve(
+    context: typer.Context,
     port: Annotated[int, typer.Option(help="The port to listen on.")] = 8080,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     high: Annotated[
@@ -95,7 +97,7 @@ def serve(
 
             from millrace.server.app import make_app
         opened = open_store(store)
-        app = make_app(Log(log), opened, Marks(high, low))
+        app = make_app(_log(context, log), opened, Marks(high, low))
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             listening = socket.create_server((host, port), family=family)
@@ -105,3 +107,9 @@ def serve(
         with listening:
             typer.echo(f"listening on http://{host}:{port}; stop with Ctrl-C", err=True)
             uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
+
+
+def _log(context: typer.Context, log: Path) -> Log:
+    """The log to serve. One that the user has named must exist; the default one is created."""
+    source = context.get_parameter_source("log")
+    return Log(log) if source is not None and source.name == "DEFAULT" else existing_log(log)
