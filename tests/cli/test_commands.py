@@ -307,7 +307,7 @@ def test_status_warns_of_a_clock_that_the_log_does_not_follow(here: Path) -> Non
         (["send", "plays", "plays.json"], "make it with a topic: millrace topics create plays"),
         (
             ["topics", "--log", "typo.db"],
-            "there is no log typo.db; make it with a topic: millrace topics create NAME --log typo.db",
+            "make it with a topic: millrace topics create NAME --log typo.db",
         ),
         (["serve", "--log", "typo.db"], "there is no log typo.db"),
     ],

@@ -160,7 +160,8 @@ def test_sources_and_joined_views_are_named(here: Path) -> None:
         "names = table('names', 'user STRING, name STRING', view='people')\n"
         "schema = 'user STRING, at TIMESTAMP'\n"
         "both = log('a', schema).union(files('b', schema, 'parquet')).join(names, on='user').event_time('at', '0s')\n"
-        "counted = both.group_by('name').window(window.all_time()).trigger(on.each()).accumulating().aggregate(n=agg.count())\n"
+        "windows = both.group_by('name').window(window.all_time()).trigger(on.each())\n"
+        "counted = windows.accumulating().aggregate(n=agg.count())\n"
         "two = Pipeline('two', {'counted': counted}, [both.to(to_topic('all'))])\n"
     )
     row = '{{"user": "{}", "at": "2026-01-01T12:00:00Z"}}\n'
