@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from millrace.cli import app
 from millrace.eventlog.topics import Log, now
 from millrace.model.connectors import Commit
 from millrace.model.duration import SECOND
+from millrace.model.query import Query
 from millrace.running.status import note
 from millrace.running.views import KeptViews
 from millrace.spark.answers import arrow_schema, schema_of
@@ -230,13 +232,16 @@ def test_a_port_that_is_taken(here: Path) -> None:
         assert "Address already in use; choose another --port" in refused("serve", "--port", str(port), code=MACHINE)
 
 
-def test_views_are_asked_in_sql(here: Path) -> None:
+def hourly() -> Query:
     timed = memory("events", "k STRING, at TIMESTAMP").event_time("at", delay="0s").group_by("k")
-    hourly = timed.window(window.fixed("1h")).aggregate(n=agg.count())
+    return timed.window(window.fixed("1h")).aggregate(n=agg.count())
+
+
+def test_views_are_asked_in_sql(here: Path) -> None:
     store = open_store(".millrace/views.db")
     row = {"k": "a, b", "window_start": 0, "window_end": 1, "n": 5, "diff": 1, "timing": "on-time", "index": 0}
-    answers = pa.Table.from_pylist([{**row, "last": True}], arrow_schema(schema_of(hourly)))
-    KeptViews(store, Pipeline("p", {"hourly": hourly})).write({"hourly": answers}, Commit("p", "c", 0), once=True)
+    answers = pa.Table.from_pylist([{**row, "last": True}], arrow_schema(schema_of(hourly())))
+    KeptViews(store, Pipeline("p", {"hourly": hourly()})).write({"hourly": answers}, Commit("p", "c", 0), once=True)
     store.close()
     assert ran("query", "SELECT k, n FROM hourly", "--format", "csv") == 'k,n\n"a, b",5\n'
     assert json.loads(ran("query", "SELECT k, n FROM hourly", "--format", "json")) == {"k": "a, b", "n": 5}
@@ -262,6 +267,19 @@ def test_a_project_that_works_is_made(here: Path) -> None:
 
 def test_status_without_pipelines() -> None:
     assert "No pipeline has run" in ran("status")
+
+
+@pytest.mark.parametrize("command", [["topics"], ["views"], ["query", "SELECT n FROM hourly"], ["status"]])
+def test_json_is_short_for_the_format(command: list[str], here: Path) -> None:
+    ran("topics", "create", "plays")
+    with closing(open_store(".millrace/views.db")) as store:
+        KeptViews(store, Pipeline("p", {"hourly": hourly()}))
+    (here / ".millrace" / "charts").mkdir()
+    note(here / ".millrace" / "charts", "charts", BatchProgress(3, 10, 0.5, 0, {}), 0, 0)
+    assert ran(*command, "--json") == ran(*command, "--format", "json") == ran(*command, "--json", "--format", "json")
+    assert "│" not in ran(*command, "--json")
+    said = "--json and --format csv name two formats; leave one of them out\n"
+    assert refused(*command, "--json", "--format", "csv") == said
 
 
 def test_status_warns_of_a_clock_that_jumped(here: Path) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import typer
 
 from millrace.cli.options import LOG, LogPath, TopicName, plain_mistakes
-from millrace.cli.shown import show
+from millrace.cli.shown import AsJson, Format, chosen, show
 from millrace.eventlog.intercept import Interceptor, add, drop, keep, rename
 from millrace.eventlog.topics import Log, existing_log
 from millrace.model.duration import format_duration, to_datetime, to_instant
@@ -59,7 +59,8 @@ def tail(
 @topics.callback(invoke_without_command=True)
 def list_(
     context: typer.Context,
-    format: Annotated[str, typer.Option(help="The output format: table, json or csv.", metavar="FORMAT")] = "table",
+    format: Format = "table",
+    as_json: AsJson = False,
     log: LogPath = LOG,
 ) -> None:
     """List the topics of the log, or create, change and remove topics.
@@ -69,6 +70,7 @@ def list_(
     if context.invoked_subcommand is not None:
         return
     with plain_mistakes():
+        format = chosen(format, as_json)
         opened = existing_log(log)
         rows = [_described(opened, topic.name) for topic in opened.topics()]
         if not rows and format == "table":

@@ -24,7 +24,7 @@ from millrace.cli.options import (
     called,
     plain_mistakes,
 )
-from millrace.cli.shown import show
+from millrace.cli.shown import AsJson, Format, chosen, show
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, format_duration
 from millrace.model.errors import Kind, MillraceError, unknown
@@ -195,7 +195,8 @@ def savepoint(
 def status(
     folder: Annotated[Path, typer.Option(help="The folder of the checkpoints.", metavar="FOLDER")] = Path(".millrace"),
     log: LogPath = LOG,
-    format: Annotated[str, typer.Option(help="The output format: table, json or csv.", metavar="FORMAT")] = "table",
+    format: Format = "table",
+    json: AsJson = False,
     watch: Annotated[bool, typer.Option("--watch", help="Update the status every second, until Ctrl-C.")] = False,
 ) -> None:
     """Show the status of pipelines: whether they run, their throughput, lag and watermark.
@@ -219,6 +220,7 @@ def status(
         "ended",
     )
     with plain_mistakes():
+        format = chosen(format, json)
         opened = Log(log) if log.exists() else None  # opening it would create one
         while True:
             found = all_under(folder)

@@ -4,17 +4,26 @@ import csv
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from millrace.model.errors import unknown_option
+from millrace.model.errors import PipelineError, unknown_option
 from millrace.model.plain import to_json
 
 FORMATS = ("table", "json", "csv")
+Format = Annotated[str, typer.Option(help="The output format: table, json or csv.", metavar="FORMAT")]
+AsJson = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
+
+
+def chosen(format: str, as_json: bool) -> str:
+    """The format that the options --format and --json name. Refuses two different ones."""
+    if as_json and format not in ("table", "json"):
+        raise PipelineError(f"--json and --format {format} name two formats", "leave one of them out")
+    return "json" if as_json else format
 
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], format: str, title: str | None = None) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from millrace.cli.options import PipelineFile, PipelineName, plain_mistakes
+from millrace.cli.shown import AsJson, chosen
 from millrace.cli.tried import print_json, print_tables
 from millrace.edge.tables import columns_of
 from millrace.model.duration import parse_positive
@@ -53,6 +54,7 @@ def try_(
         ),
     ] = None,
     format: Annotated[str, typer.Option(help="The output format: table or json.", metavar="FORMAT")] = "table",
+    json: AsJson = False,
     pipeline: PipelineName = None,
 ) -> None:
     """Try a pipeline on a small file: print its answers as they come, and the rows of its views at the end.
@@ -64,6 +66,7 @@ def try_(
     """
     began = time.monotonic()
     with plain_mistakes():
+        format = chosen(format, json)
         if format not in FORMATS:
             raise unknown_option("format", format, FORMATS)
         pace = Pace(batch, None if every is None else parse_positive(every, "--every"))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from millrace.cli.options import LOG, STORE, LogPath, StoreUrl, plain_mistakes
-from millrace.cli.shown import show
+from millrace.cli.shown import AsJson, Format, chosen, show
 from millrace.eventlog.topics import Log, existing_log
 from millrace.model.errors import MachineError
 from millrace.model.extra import extra
@@ -16,12 +16,12 @@ from millrace.server.gate import Marks
 from millrace.views.store import open_store
 
 views = typer.Typer(no_args_is_help=False, help="List the views of the store, or drop those of a pipeline.")
-Format = Annotated[str, typer.Option(help="The output format: table, json or csv.", metavar="FORMAT")]
 
 
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="A SELECT statement over views.")],
     format: Format = "table",
+    json: AsJson = False,
     seconds: Annotated[float, typer.Option(help="The time limit of the query, in seconds.")] = 10.0,
     store: StoreUrl = STORE,
 ) -> None:
@@ -30,17 +30,19 @@ def query(
     Example: [bold]millrace query "SELECT track, plays FROM hourly_plays ORDER BY plays DESC LIMIT 10"[/bold]
     """
     with plain_mistakes():
+        format = chosen(format, json)
         with closing(open_store(store)) as opened:
             result = opened.query(sql, seconds)
         show(result.columns, result.rows, format)
 
 
 @views.callback(invoke_without_command=True)
-def list_(context: typer.Context, format: Format = "table", store: StoreUrl = STORE) -> None:
+def list_(context: typer.Context, format: Format = "table", json: AsJson = False, store: StoreUrl = STORE) -> None:
     """List the views with their pipeline, rows, version, generation and columns, or drop those of a pipeline."""
     if context.invoked_subcommand is not None:
         return
     with plain_mistakes(), closing(open_store(store)) as opened:
+        format = chosen(format, json)
         rows: list[tuple[Any, ...]] = [
             (
                 view.name,
