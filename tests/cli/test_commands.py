@@ -377,6 +377,18 @@ def test_a_pipeline_that_runs_is_not_run_twice(here: Path, monkeypatch: pytest.M
     assert line == "another run uses the checkpoint .millrace/charts; stop that run first"
 
 
+def test_views_that_a_run_writes_to_are_not_written_by_a_run_from_another_checkpoint(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran("init", "charts")
+    monkeypatch.chdir(here / "charts")
+    ran("topics", "create", "plays")
+    with closing(open_store(".millrace/views.db")) as store, store.claim("charts", 1):  # a run that has no rows yet
+        *_, line = refused("run", "charts.py", "--checkpoint", "other", code=MACHINE).splitlines()
+    store_file = here / "charts" / ".millrace" / "views.db"
+    assert line == f"another run of charts writes to its views in {store_file}; stop that run first"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_second_signal_ends_at_once(number: int) -> None:
     program = (

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
@@ -47,8 +47,9 @@ def run_stream(console: Console, pipeline: Pipeline, home: Locations, how: Strea
     with told_to_end() as told, closing(open_store(home.store)) as store, lease, shown:
         pipeline = typed(pipeline, home, lease)
         generation = check_agreement(pipeline, home, store)
-        views = KeptViews(store, pipeline, generation, home.boundary)
-        ended = follow(pipeline, home, generation, views, how, lease, shown.batch, told)
+        with store.claim(pipeline.name, generation) if pipeline.views else nullcontext():
+            views = KeptViews(store, pipeline, generation, home.boundary)
+            ended = follow(pipeline, home, generation, views, how, lease, shown.batch, told)
     return f"{'caught up' if ended else 'stopped'}: {shown.summary()}"
 
 
