@@ -420,7 +420,7 @@ def _timed(row: Any) -> Any:
 
 def run_python(code: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments, "-c", textwrap.dedent(code)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
 def test_testing_is_imported_without_spark(tmp_path: Path) -> None:
