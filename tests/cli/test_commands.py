@@ -2,11 +2,13 @@
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +20,7 @@ from millrace.cli import app
 from millrace.eventlog.topics import Log, now
 from millrace.model.connectors import Commit
 from millrace.model.duration import SECOND
+from millrace.model.query import Query
 from millrace.running.status import note
 from millrace.running.views import KeptViews
 from millrace.spark.answers import arrow_schema, schema_of
@@ -230,13 +233,16 @@ def test_a_port_that_is_taken(here: Path) -> None:
         assert "Address already in use; choose another --port" in refused("serve", "--port", str(port), code=MACHINE)
 
 
-def test_views_are_asked_in_sql(here: Path) -> None:
+def hourly() -> Query:
     timed = memory("events", "k STRING, at TIMESTAMP").event_time("at", delay="0s").group_by("k")
-    hourly = timed.window(window.fixed("1h")).aggregate(n=agg.count())
+    return timed.window(window.fixed("1h")).aggregate(n=agg.count())
+
+
+def test_views_are_asked_in_sql(here: Path) -> None:
     store = open_store(".millrace/views.db")
     row = {"k": "a, b", "window_start": 0, "window_end": 1, "n": 5, "diff": 1, "timing": "on-time", "index": 0}
-    answers = pa.Table.from_pylist([{**row, "last": True}], arrow_schema(schema_of(hourly)))
-    KeptViews(store, Pipeline("p", {"hourly": hourly})).write({"hourly": answers}, Commit("p", "c", 0), once=True)
+    answers = pa.Table.from_pylist([{**row, "last": True}], arrow_schema(schema_of(hourly())))
+    KeptViews(store, Pipeline("p", {"hourly": hourly()})).write({"hourly": answers}, Commit("p", "c", 0), once=True)
     store.close()
     assert ran("query", "SELECT k, n FROM hourly", "--format", "csv") == 'k,n\n"a, b",5\n'
     assert json.loads(ran("query", "SELECT k, n FROM hourly", "--format", "json")) == {"k": "a, b", "n": 5}
@@ -262,6 +268,19 @@ def test_a_project_that_works_is_made(here: Path) -> None:
 
 def test_status_without_pipelines() -> None:
     assert "No pipeline has run" in ran("status")
+
+
+@pytest.mark.parametrize("command", [["topics"], ["views"], ["query", "SELECT n FROM hourly"], ["status"]])
+def test_json_is_short_for_the_format(command: list[str], here: Path) -> None:
+    ran("topics", "create", "plays")
+    with closing(open_store(".millrace/views.db")) as store:
+        KeptViews(store, Pipeline("p", {"hourly": hourly()}))
+    (here / ".millrace" / "charts").mkdir()
+    note(here / ".millrace" / "charts", "charts", BatchProgress(3, 10, 0.5, 0, {}), 0, 0)
+    assert ran(*command, "--json") == ran(*command, "--format", "json") == ran(*command, "--json", "--format", "json")
+    assert "│" not in ran(*command, "--json")
+    said = "--json and --format csv name two formats; leave one of them out\n"
+    assert refused(*command, "--json", "--format", "csv") == said
 
 
 def test_status_warns_of_a_clock_that_jumped(here: Path) -> None:
@@ -290,15 +309,26 @@ def test_status_warns_of_a_clock_that_the_log_does_not_follow(here: Path) -> Non
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["run", "charts.py"], "unknown topic 'plays' (known: none); make it: millrace topics create plays"),
-        (["run", "charts.py", "--mode", "batch"], "make it: millrace topics create plays"),
-        (["replay", "charts.py"], "make it: millrace topics create plays"),
+        (["run", "charts.py"], "there is no log .millrace/log.db; make it with a topic: millrace topics create plays"),
+        (["run", "charts.py", "--mode", "batch"], "make it with a topic: millrace topics create plays"),
+        (["replay", "charts.py"], "make it with a topic: millrace topics create plays"),
+        (["tail", "plays"], "make it with a topic: millrace topics create NAME"),
+        (["topics"], "there is no log .millrace/log.db; make it with a topic: millrace topics create NAME"),
+        (["topics", "remove", "plays"], "there is no log .millrace/log.db"),
+        (["topics", "change", "plays", "--max-age", "7d"], "there is no log .millrace/log.db"),
+        (["topics", "forget", "charts"], "there is no log .millrace/log.db"),
         (["replay", "charts.py", "--rollback"], "run a pipeline with views first"),
         (["savepoint", "charts.py"], "run the pipeline first"),
         (["run", "charts.py", "--from-savepoint", "nowhere"], "make one: millrace savepoint FILE"),
         (["query", "SELECT * FROM hourly_plays"], "run a pipeline with views first"),
         (["views", "drop", "charts"], "run a pipeline with views first"),
-        (["send", "plays", "plays.json"], "make it: millrace topics create plays"),
+        (["views", "drop", "nope"], "run a pipeline with views first"),
+        (["send", "plays", "plays.json"], "make it with a topic: millrace topics create plays"),
+        (
+            ["topics", "--log", "typo.db"],
+            "make it with a topic: millrace topics create NAME --log typo.db",
+        ),
+        (["serve", "--log", "typo.db"], "there is no log typo.db"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -307,10 +337,36 @@ def test_what_is_asked_too_early_is_a_line_that_says_what_to_do_first(
 ) -> None:
     ran("init", "charts")
     monkeypatch.chdir(here / "charts")
+    before = {*Path().rglob("*")}
     (line,) = refused(*command, code=NOT_FOUND).splitlines()
     assert said in line
-    made = {path.name for path in Path(".millrace").glob("*")}
-    assert made <= {"log.db", "log.db-shm", "log.db-wal"}, "what is refused leaves nothing behind"
+    made = {path for path in {*Path().rglob("*")} - before if "__pycache__" not in path.parts}
+    assert made == set(), "what is refused leaves nothing behind"
+
+
+@pytest.mark.parametrize("log", ["typo.db", "a folder/typo.db", ".millrace/log.db"])
+def test_the_advice_for_a_log_that_does_not_exist_makes_it(
+    log: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran("init", "charts")
+    monkeypatch.chdir(here / "charts")
+    for command in (["send", "plays", "plays.json"], ["run", "charts.py"]):
+        said = refused(*command, "--log", log, code=NOT_FOUND)
+        assert not Path(log).exists()
+    _, _, advised = said.strip().partition("make it with a topic: millrace ")
+    ran(*shlex.split(advised))
+    assert "sent 6 records to plays" in ran("send", "plays", "plays.json", "--log", log)
+
+
+@pytest.mark.parametrize(
+    "command", [["tail", "pluys"], ["topics", "remove", "pluys"], ["topics", "change", "pluys", "--max-age", "7d"]]
+)
+def test_a_topic_that_must_exist_is_not_said_to_be_made(command: list[str]) -> None:
+    ran("topics", "create", "plays")
+    said = refused(*command, code=NOT_FOUND)
+    assert said == "unknown topic 'pluys'; did you mean 'plays'? (known: plays); name one of them\n"
+    ran("topics", "remove", "plays")
+    assert refused(*command, code=NOT_FOUND) == "unknown topic 'pluys' (known: none); the log has no topics\n"
 
 
 def test_a_pipeline_that_runs_is_not_run_twice(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,6 +376,18 @@ def test_a_pipeline_that_runs_is_not_run_twice(here: Path, monkeypatch: pytest.M
     with Checkpoint(Path(".millrace/charts")).lock():
         *_, line = refused("run", "charts.py", code=MACHINE).splitlines()
     assert line == "another run uses the checkpoint .millrace/charts; stop that run first"
+
+
+def test_views_that_a_run_writes_to_are_not_written_by_a_run_from_another_checkpoint(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran("init", "charts")
+    monkeypatch.chdir(here / "charts")
+    ran("topics", "create", "plays")
+    with closing(open_store(".millrace/views.db")) as store, store.claim("charts", 1):  # a run that has no rows yet
+        *_, line = refused("run", "charts.py", "--checkpoint", "other", code=MACHINE).splitlines()
+    store_file = here / "charts" / ".millrace" / "views.db"
+    assert line == f"another run of charts writes to its views in {store_file}; stop that run first"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -342,6 +410,6 @@ def test_a_second_signal_ends_at_once(number: int) -> None:
 def test_every_command_has_help_with_an_example_or_a_reason() -> None:
     text = ran("--help")
     for command in ("init", "run", "send", "tail", "topics", "query", "views", "replay", "savepoint", "status", "check",
-                    "backup", "restore", "explain", "bench", "serve", "demo"):  # fmt: skip
+                    "backup", "restore", "explain", "bench", "serve", "demo", "try"):  # fmt: skip
         assert f" {command} " in text
         assert len(ran(command, "--help")) > 200

@@ -103,8 +103,10 @@ def test_the_readme(tmp_path: Path) -> None:
         return done.stdout
 
     ran(tmp_path, "-m", "millrace", "init", "charts")
-    commands = re.findall(r"^    (millrace (?:topics|send|run|query) .*?)(?:  +#.*)?$", page.read_text(), re.MULTILINE)
-    assert len(commands) == 4
+    commands = re.findall(
+        r"^    (millrace (?:try|topics|send|run|query) .*?)(?:  +#.*)?$", page.read_text(), re.MULTILINE
+    )
+    assert len(commands) == 5
     for command in commands:
         printed = ran(tmp_path / "charts", "-m", *shlex.split(command))
     assert "Millstream" in printed

@@ -1,5 +1,6 @@
 """The embedded log: what was appended is there once, in order, whatever dies, fills up or runs at the same time."""
 
+import errno
 import math
 import os
 import pickle
@@ -30,6 +31,7 @@ from millrace.eventlog import blocks, content, database, partition
 from millrace.eventlog.partition import murmur2, partitions_of
 from millrace.eventlog.retention import Block, stale
 from millrace.eventlog.topics import Appended, Log, Topic
+from millrace.eventlog.trouble import clear
 from millrace.model.duration import SECOND
 
 
@@ -410,7 +412,8 @@ def test_a_topic_is_made_changed_and_removed(log: Log) -> None:
 anything: Any = object()
 MISTAKES: list[tuple[str, Callable[[Log], Any], str]] = [
     ("an unknown topic", lambda log: log.append("play", ["a"]), "unknown topic 'play'; did you mean 'plays'?"),
-    ("how to make it", lambda log: log.ends("clicks"), "make it: millrace topics create clicks"),
+    ("how to make it", lambda log: log.append("clicks", ["a"]), "make it: millrace topics create clicks --log "),
+    ("which there are", lambda log: log.remove("clicks"), "unknown topic 'clicks' (known: plays); name one of them"),
     ("a topic twice", lambda log: log.create("plays"), "exists already"),
     ("a bad name", lambda log: log.create("a b"), "letters, digits, '.', '_' and '-', not 'a b'"),
     ("a name that is a folder", lambda log: log.create(".."), "a topic is named by"),
@@ -490,6 +493,16 @@ def test_a_database_that_may_not_grow_is_a_full_disk(log: Log) -> None:
     kept, said = fill(log, 10_000)
     assert "the disk is full; nothing of this was kept: make room, and do it again" in said
     assert len(values(log)) == kept > 0
+
+
+def test_a_full_disk_is_not_called_an_input_output_error(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite reports it so where it extends its shared memory, which is the first that a run does."""
+    monkeypatch.setattr("millrace.eventlog.trouble.why_no_room", lambda path: errno.ENOSPC)
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    with pytest.raises(MachineError) as caught, clear(log.path):
+        raise error
+    assert str(caught.value) == f"log {log.path}: the disk is full; make room, and do it again"
 
 
 def test_a_disk_that_is_full_leaves_the_log_whole(tmp_path: Path) -> None:

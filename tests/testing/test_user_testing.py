@@ -420,7 +420,7 @@ def _timed(row: Any) -> Any:
 
 def run_python(code: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments, "-c", textwrap.dedent(code)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
 def test_testing_is_imported_without_spark(tmp_path: Path) -> None:
@@ -473,6 +473,25 @@ def test_the_fixture_gives_one_session_and_stops_it(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
+
+
+@pytest.mark.spark
+def test_a_script_on_spark_prints_nothing_of_spark_and_of_its_libraries(tmp_path: Path) -> None:
+    """No banner, and no report of leaks by the library of sketches, though nobody stops the session."""
+    done = run_python(
+        """
+        from millrace import Pipeline, agg, log, window
+        from millrace.testing import Script, run_script
+
+        plays = log("plays", "user STRING, at TIMESTAMP").event_time("at", delay="0s")
+        users = plays.window(window.fixed("1h")).aggregate(users=agg.approx_distinct("user"))
+        script = Script().rows("plays", {"user": "ann", "at": "2026-01-01T12:00:00Z"}).end()
+        answers = run_script(Pipeline("p", {"users": users}), script, "spark")
+        print(answers.view("users")[0]["users"])
+        """,
+        folder=tmp_path,
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")
 
 
 def page() -> str:

@@ -886,3 +886,15 @@ def test_a_server_that_stays_away(postgres: Postgres, monkeypatch: pytest.Monkey
             postgres.restart()
         assert commit(store, 0, (1, hour("a", 1))) == 1
         assert store.version() == 1
+
+
+def test_one_run_at_a_time_writes_to_the_views_of_a_pipeline(make: Make) -> None:
+    url = make()
+    with closing(open_store(url)) as one, closing(open_store(url)) as other:
+        with one.claim("charts", 1):
+            with pytest.raises(MachineError, match=r"another run of charts writes .*; stop that run first"):
+                other.claim("charts", 1).__enter__()
+            with other.claim("charts", 2), other.claim("visits", 1):  # a replay, and another pipeline
+                pass
+        with other.claim("charts", 1):  # the first run has ended
+            pass

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from millrace import __version__
-from millrace.cli import backups, log, pipelines, project, repair, send, views
+from millrace.cli import backups, log, pipelines, project, repair, send, trial, views
 from millrace.cli.options import EXIT_CODES_HELP
 
 app = typer.Typer(
@@ -36,7 +36,7 @@ def _options(
 
 
 _PANELS: dict[str, dict[str, Callable[..., None]]] = {
-    "Begin": {"demo": project.demo, "init": project.init},
+    "Begin": {"demo": project.demo, "init": project.init, "try": trial.try_},
     "Records": {"send": send.send, "tail": log.tail},
     "Pipelines": {
         "run": pipelines.run,

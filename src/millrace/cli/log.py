@@ -11,9 +11,9 @@ import pyarrow as pa
 import typer
 
 from millrace.cli.options import LOG, LogPath, TopicName, plain_mistakes
-from millrace.cli.shown import show
+from millrace.cli.shown import AsJson, Format, chosen, show
 from millrace.eventlog.intercept import Interceptor, add, drop, keep, rename
-from millrace.eventlog.topics import Log
+from millrace.eventlog.topics import Log, existing_log
 from millrace.model.duration import format_duration, to_datetime, to_instant
 from millrace.model.errors import PipelineError
 
@@ -41,7 +41,7 @@ def tail(
     Example: [bold]millrace tail plays -f[/bold]
     """
     with plain_mistakes():
-        opened = Log(log)
+        opened = existing_log(log)
         at = _begin(opened, topic, start, last)
         try:
             while True:
@@ -59,7 +59,8 @@ def tail(
 @topics.callback(invoke_without_command=True)
 def list_(
     context: typer.Context,
-    format: Annotated[str, typer.Option(help="The output format: table, json or csv.", metavar="FORMAT")] = "table",
+    format: Format = "table",
+    as_json: AsJson = False,
     log: LogPath = LOG,
 ) -> None:
     """List the topics of the log, or create, change and remove topics.
@@ -69,7 +70,8 @@ def list_(
     if context.invoked_subcommand is not None:
         return
     with plain_mistakes():
-        opened = Log(log)
+        format = chosen(format, as_json)
+        opened = existing_log(log)
         rows = [_described(opened, topic.name) for topic in opened.topics()]
         if not rows and format == "table":
             typer.echo("There are no topics yet; create one: millrace topics create NAME")
@@ -136,7 +138,7 @@ def change_(
         changes: dict[str, Any] = {"max_age": max_age, "max_bytes": max_bytes}
         if intercept is not None:
             changes["interceptors"] = [_step(text) for text in intercept if text]
-        Log(log).change(name, **{what: value for what, value in changes.items() if value is not None})
+        existing_log(log).change(name, **{what: value for what, value in changes.items() if value is not None})
         typer.echo(f"changed topic {name}")
 
 
@@ -144,7 +146,7 @@ def change_(
 def remove_(name: TopicName, log: LogPath = LOG) -> None:
     """Remove a topic with all its records."""
     with plain_mistakes():
-        Log(log).remove(name)
+        existing_log(log).remove(name)
         typer.echo(f"removed topic {name}")
 
 
@@ -158,7 +160,7 @@ def forget_(
 ) -> None:
     """Remove the consumer group of a pipeline that no longer runs, so that its lag does not stop producers."""
     with plain_mistakes():
-        Log(log).forget(pipeline)
+        existing_log(log).forget(pipeline)
         typer.echo(f"forgot {pipeline}")
 
 

@@ -24,7 +24,7 @@ from millrace.cli.options import (
     called,
     plain_mistakes,
 )
-from millrace.cli.shown import show
+from millrace.cli.shown import AsJson, Format, chosen, show
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, format_duration
 from millrace.model.errors import Kind, MillraceError, unknown
@@ -195,7 +195,8 @@ def savepoint(
 def status(
     folder: Annotated[Path, typer.Option(help="The folder of the checkpoints.", metavar="FOLDER")] = Path(".millrace"),
     log: LogPath = LOG,
-    format: Annotated[str, typer.Option(help="The output format: table, json or csv.", metavar="FORMAT")] = "table",
+    format: Format = "table",
+    json: AsJson = False,
     watch: Annotated[bool, typer.Option("--watch", help="Update the status every second, until Ctrl-C.")] = False,
 ) -> None:
     """Show the status of pipelines: whether they run, their throughput, lag and watermark.
@@ -219,6 +220,7 @@ def status(
         "ended",
     )
     with plain_mistakes():
+        format = chosen(format, json)
         opened = Log(log) if log.exists() else None  # opening it would create one
         while True:
             found = all_under(folder)
@@ -348,9 +350,9 @@ def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
         round(progress["seconds"], 2),
         behind(status.pipeline, log),
         format_duration(max(0, max(lags)) // SECOND * SECOND) if lags else None,
-        sum(part["groups"] for part in progress["parts"].values()),
-        sum(part["dropped"] for part in progress["parts"].values()),
-        sum(part.get("errors", 0) for part in progress["parts"].values()),
+        progress["open_windows"],
+        progress["late"],
+        progress["errors"],
         status.dead,
         status.skipped,
         round(status.clock_moved / SECOND) or None,

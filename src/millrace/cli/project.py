@@ -37,6 +37,7 @@ _DATA = """{"user": "ann", "track": "Millstream", "ms": 215000, "at": "2026-01-0
 """
 _README = """# {name}
 
+    millrace try {name}.py plays.json              # its answers to each record of the file, without Spark
     millrace topics create plays                  # a topic of the log, in .millrace/log.db
     millrace send plays plays.json                # records in
     millrace run {name}.py --until-caught-up       # computed on Spark; without the option it runs until Ctrl-C
@@ -95,5 +96,5 @@ def init(
                 f"cannot create {folder}: {error.strerror}", "fix the cause, or change to another folder"
             ) from None
         typer.echo(
-            f"created {folder}; try it:\n\n    cd {name}\n" + "\n".join(_README.split("\n")[2:6]).format(name=name)
+            f"created {folder}; try it:\n\n    cd {name}\n" + "\n".join(_README.split("\n")[2:7]).format(name=name)
         )

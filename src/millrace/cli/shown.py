@@ -4,17 +4,26 @@ import csv
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from millrace.model.errors import unknown_option
+from millrace.model.errors import PipelineError, unknown_option
 from millrace.model.plain import to_json
 
 FORMATS = ("table", "json", "csv")
+Format = Annotated[str, typer.Option(help="The output format: table, json or csv.", metavar="FORMAT")]
+AsJson = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
+
+
+def chosen(format: str, as_json: bool) -> str:
+    """The format that the options --format and --json name. Refuses two different ones."""
+    if as_json and format not in ("table", "json"):
+        raise PipelineError(f"--json and --format {format} name two formats", "leave one of them out")
+    return "json" if as_json else format
 
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], format: str, title: str | None = None) -> None:
@@ -38,13 +47,18 @@ def _table(columns: Sequence[str], rows: list[Sequence[Any]], title: str | None)
         numbers = all(isinstance(row[index], int | float | None) for row in rows)
         table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
-    # A table that goes to a program or a file is not wrapped to the width of a terminal.
+        table.add_row(*(Text(text_of(value)) for value in row))
+    wide_enough().print(table)
+
+
+def wide_enough() -> Console:
+    """A console for tables: one that goes to a program or a file is not wrapped to the width of a terminal."""
     console = Console()
-    (console if console.is_terminal else Console(width=10_000)).print(table)
+    return console if console.is_terminal else Console(width=10_000)
 
 
-def _cell(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """A value in a cell of a table."""
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else _text(value)

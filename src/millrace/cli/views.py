@@ -2,25 +2,26 @@
 
 import socket
 from contextlib import closing
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from millrace.cli.options import LOG, STORE, LogPath, StoreUrl, plain_mistakes
-from millrace.cli.shown import show
-from millrace.eventlog.topics import Log
+from millrace.cli.shown import AsJson, Format, chosen, show
+from millrace.eventlog.topics import Log, existing_log
 from millrace.model.errors import MachineError
 from millrace.model.extra import extra
 from millrace.server.gate import Marks
 from millrace.views.store import open_store
 
 views = typer.Typer(no_args_is_help=False, help="List the views of the store, or drop those of a pipeline.")
-Format = Annotated[str, typer.Option(help="The output format: table, json or csv.", metavar="FORMAT")]
 
 
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="A SELECT statement over views.")],
     format: Format = "table",
+    json: AsJson = False,
     seconds: Annotated[float, typer.Option(help="The time limit of the query, in seconds.")] = 10.0,
     store: StoreUrl = STORE,
 ) -> None:
@@ -29,17 +30,19 @@ def query(
     Example: [bold]millrace query "SELECT track, plays FROM hourly_plays ORDER BY plays DESC LIMIT 10"[/bold]
     """
     with plain_mistakes():
+        format = chosen(format, json)
         with closing(open_store(store)) as opened:
             result = opened.query(sql, seconds)
         show(result.columns, result.rows, format)
 
 
 @views.callback(invoke_without_command=True)
-def list_(context: typer.Context, format: Format = "table", store: StoreUrl = STORE) -> None:
+def list_(context: typer.Context, format: Format = "table", json: AsJson = False, store: StoreUrl = STORE) -> None:
     """List the views with their pipeline, rows, version, generation and columns, or drop those of a pipeline."""
     if context.invoked_subcommand is not None:
         return
     with plain_mistakes(), closing(open_store(store)) as opened:
+        format = chosen(format, json)
         rows: list[tuple[Any, ...]] = [
             (
                 view.name,
@@ -72,6 +75,7 @@ def drop_(
 
 
 def serve(
+    context: typer.Context,
     port: Annotated[int, typer.Option(help="The port to listen on.")] = 8080,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     high: Annotated[
@@ -95,7 +99,7 @@ def serve(
 
             from millrace.server.app import make_app
         opened = open_store(store)
-        app = make_app(Log(log), opened, Marks(high, low))
+        app = make_app(_log(context, log), opened, Marks(high, low))
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             listening = socket.create_server((host, port), family=family)
@@ -105,3 +109,9 @@ def serve(
         with listening:
             typer.echo(f"listening on http://{host}:{port}; stop with Ctrl-C", err=True)
             uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
+
+
+def _log(context: typer.Context, log: Path) -> Log:
+    """The log to serve. One that the user has named must exist; the default one is created."""
+    source = context.get_parameter_source("log")
+    return Log(log) if source is not None and source.name == "DEFAULT" else existing_log(log)

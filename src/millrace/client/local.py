@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from millrace.client.connection import Connection
 from millrace.client.result import Result
-from millrace.eventlog.topics import Log
-from millrace.model.errors import NotFoundError, PipelineError
+from millrace.eventlog.topics import Log, existing_log
+from millrace.model.errors import PipelineError
 from millrace.sources.collect import keys_of
 from millrace.views.store import Store
 from millrace.views.tabular import table_of
@@ -75,9 +75,7 @@ class LocalConnection(Connection):
             if self._path is None:
                 advice = "pass the file of the log: connect(..., log='.millrace/log.db')"
                 raise PipelineError("the connection has no log", advice)
-            if not self._path.exists():  # opening it would create one
-                raise NotFoundError(f"there is no log {self._path}", "create a topic: millrace topics create NAME")
-            self._log = Log(self._path)
+            self._log = existing_log(self._path)
         return self._log
 
 

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from millrace.eventlog.records import Headers
-from millrace.eventlog.topics import Log
+from millrace.eventlog.topics import Log, existing_log
 from millrace.model.duration import SECOND, Duration, parse_duration, to_instant
 from millrace.model.errors import MachineError, MillraceError, refuse, shown
 
@@ -70,7 +70,7 @@ class Producer:
         if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
             raise refuse(f"batch= is how many records are appended together, not {shown(batch)}")
         self._given = isinstance(log, Log)
-        self._log = log if isinstance(log, Log) else Log(log)
+        self._log = log if isinstance(log, Log) else existing_log(log, topic)
         self._log.topic(topic)
         self._topic, self._id, self._session = topic, id, uuid.uuid4().hex
         self._linger, self._most = parse_duration(linger, "linger") / SECOND, batch

@@ -79,12 +79,15 @@ def all_topics(connection: sqlite3.Connection) -> list[Topic]:
     return [_topic(row) for row in connection.execute(f"SELECT {_COLUMNS} FROM topics ORDER BY name")]
 
 
-def find_topic(connection: sqlite3.Connection, name: str) -> tuple[int, Topic]:
-    """A topic and its id; ids are never reused. Raises MillraceError if the topic does not exist."""
+def find_topic(connection: sqlite3.Connection, name: str, advice: str | None = None) -> tuple[int, Topic]:
+    """A topic and its id; ids are never reused. Raises NotFoundError if the topic does not exist.
+
+    The default advice is to name a topic that exists.
+    """
     row = connection.execute(f"SELECT id, {_COLUMNS} FROM topics WHERE name = ?", (name,)).fetchone()
     if row is None:
         known = [each.name for each in all_topics(connection)]
-        raise not_found("topic", name, known, f"make it: millrace topics create {name}")
+        raise not_found("topic", name, known, advice or ("name one of them" if known else "the log has no topics"))
     return row[0], _topic(row[1:])
 
 

@@ -10,6 +10,7 @@ and its end, except where damaged blocks were skipped; only retention moves the 
 number of processes may append and read concurrently. Where nothing may be written, a log can be read.
 """
 
+import shlex
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -41,9 +42,12 @@ from millrace.eventlog.topic import (
     update_topic,
 )
 from millrace.model.duration import SECOND, Duration
-from millrace.model.errors import ConflictError, CorruptError, MillraceError, refuse
+from millrace.model.errors import ConflictError, CorruptError, MillraceError, NotFoundError, refuse
 
-__all__ = ["Appended", "Damage", "Gap", "Log", "Topic", "now"]
+__all__ = ["DEFAULT_LOG", "Appended", "Damage", "Gap", "Log", "Topic", "existing_log", "now"]
+
+DEFAULT_LOG = Path(".millrace", "log.db")
+"""The log of commands that name no other."""
 
 _RETAIN_EVERY = 5 * SECOND
 
@@ -124,9 +128,9 @@ class Log:
             return all_topics(connection)
 
     def topic(self, name: str) -> Topic:
-        """A topic by its name. Raises MillraceError, which lists the known topics, if there is none."""
+        """A topic by its name. Raises NotFoundError, which lists the known topics, if there is none."""
         with self._database.read() as connection:
-            return find_topic(connection, name)[1]
+            return find_topic(connection, name, f"make it: {_creating(self.path, name)}")[1]
 
     @property
     def id(self) -> str:
@@ -172,7 +176,7 @@ class Log:
         if (producer is None) != (sequence is None):
             raise refuse("an idempotent append needs both producer= and sequence=")
         with self._database.read() as connection:
-            id, about = find_topic(connection, topic)
+            id, about = find_topic(connection, topic, f"make it: {_creating(self.path, topic)}")
             ends = [end for _, end in blocks.bounds(connection, id)]
         wall = self._clock()
         records = records_of(values, keys, timestamps, headers, wall)
@@ -326,3 +330,16 @@ class Log:
     def _bounds(self, topic: str) -> list[tuple[int, int]]:
         with self._database.snapshot() as connection:
             return blocks.bounds(connection, find_topic(connection, topic)[0])
+
+
+def existing_log(path: str | Path, topic: str = "NAME") -> Log:
+    """Open a log that exists. Raises NotFoundError, with the command that creates it and a topic, if there is none."""
+    if not Path(path).exists():
+        raise NotFoundError(f"there is no log {path}", f"make it with a topic: {_creating(path, topic)}")
+    return Log(path)
+
+
+def _creating(path: str | Path, topic: str) -> str:
+    """The command that creates a topic, and the log if there is none."""
+    where = [] if Path(path).absolute() == DEFAULT_LOG.absolute() else ["--log", str(path)]
+    return shlex.join(["millrace", "topics", "create", topic, *where])

@@ -61,15 +61,15 @@ def clear(path: Path, writing: bool = False) -> Iterator[None]:
 
 def explained(error: sqlite3.Error, path: Path, writing: bool = False) -> MillraceError | None:
     """The error for users; None if there is no explanation. A transaction that was `writing` has been rolled back."""
-    code = getattr(error, "sqlite_errorcode", 0)
+    code, said = getattr(error, "sqlite_errorcode", 0), f" ({error})"
     if code & 0xFF == sqlite3.SQLITE_IOERR and why_no_room(path) is not None:
-        code = sqlite3.SQLITE_FULL
+        code, said = sqlite3.SQLITE_FULL, ""  # SQLite's words name another cause
     found = _TROUBLES.get(code) or _TROUBLES.get(code & 0xFF)
     if found is None:
         return None
     kind, problem, advice = found
     rolled_back = NOT_KEPT if writing and kind is MachineError else ""
-    return kind(f"log {path}: {problem}", f"{rolled_back}{advice} ({error})")
+    return kind(f"log {path}: {problem}", f"{rolled_back}{advice}{said}")
 
 
 def is_damage(error: sqlite3.Error) -> bool:

@@ -1,4 +1,4 @@
-"""Reads CSV as text: only the delimiter is guessed, from the first row.
+"""Reads CSV as text: only the delimiter is found out, from the first row, if it is clear from it.
 
 A row with too few or too many fields is refused with its number, and so is an unclosed quote.
 """
@@ -19,13 +19,21 @@ from millrace.model.errors import PipelineError, unreadable
 _BLOCK = 4 << 20
 """The bytes of a file that are read at once."""
 _BETWEEN = (b",", b";", b"\t", b"|")
-"""The possible delimiters."""
+"""The usual delimiters."""
+_QUOTED = re.compile(rb'"[^"]*"')
+_UNUSUAL = re.compile(rb"[\x1e\x1f:^~!]")
+"""Characters that separate columns in some files, and that the name of a single column hardly has."""
 
 
-def read_csv(path: str, file: BinaryIO) -> Iterator[pa.RecordBatch]:
-    """Rows of texts, with the column names of the first row; an empty unquoted field is NULL."""
+def read_csv(
+    path: str, file: BinaryIO, delimiter: str | None = None, unclear: str = "separate the columns with commas"
+) -> Iterator[pa.RecordBatch]:
+    """Rows of texts, with the column names of the first row; an empty unquoted field is NULL.
+
+    `unclear` is the advice if the first row does not tell the delimiter.
+    """
     header = file.readline()
-    between = max(_BETWEEN, key=header.count).decode()
+    between = delimiter or _delimiter(path, header, unclear)
     quotes = _Quotes(file)
     before: pa.RecordBatch | None = None
     try:
@@ -41,6 +49,23 @@ def read_csv(path: str, file: BinaryIO) -> Iterator[pa.RecordBatch]:
         raise PipelineError(f"{path}: a quote is opened and never closed", "correct the file")
     if before is not None:
         yield before
+
+
+def _delimiter(path: str, header: bytes, unclear: str) -> str:
+    """The delimiter that the first row shows. Refuses a row that may have one of several, or an unusual one."""
+    plain = _QUOTED.sub(b"", header)
+    counts = {between: plain.count(between) for between in _BETWEEN}
+    most = [between.decode() for between, count in counts.items() if count == max(counts.values())]
+    if len(most) == 1:
+        return most[0]
+    if any(counts.values()):
+        raise PipelineError(
+            f"{path}: it is not clear whether {most[0]!r} or {most[1]!r} separates the columns", unclear
+        )
+    if other := _UNUSUAL.search(plain):
+        found = other[0].decode()
+        raise PipelineError(f"{path}: the first row names one column, or {found!r} separates the columns", unclear)
+    return ","
 
 
 def _names(path: str, header: bytes, between: str) -> list[str]:

@@ -33,4 +33,7 @@ def no_value(sql: str) -> str:
 def check_known(expression: Expression) -> None:
     """Refuse an expression that only Spark can evaluate."""
     if expression.node is None:
-        raise refuse(f"the reference engine cannot evaluate {expression.sql!r}: {expression.unresolved}")
+        raise refuse(
+            f"the reference engine cannot evaluate {expression.sql!r}: {expression.unresolved}",
+            advice="compute it on Spark: millrace run FILE, or engine='spark' in a test",
+        )

@@ -153,7 +153,7 @@ class Run:
 
     def on_batch(self, progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
         """Record a micro-batch, and update the displays."""
-        self._totals = self._totals.after(progress, answers)
+        self._totals = self._totals.after(progress)
         self._progress = progress
         notice = clock_notice(progress.clock_moved)
         if notice is not None:

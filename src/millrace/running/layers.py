@@ -17,7 +17,7 @@ from rich.console import Console
 
 from millrace.edge.decode import JsonDecoder
 from millrace.eventlog.durable import write_whole
-from millrace.eventlog.topics import Log
+from millrace.eventlog.topics import Log, existing_log
 from millrace.formats.texts import as_texts
 from millrace.model.aggregate import max_
 from millrace.model.duration import to_datetime, to_instant
@@ -62,7 +62,7 @@ def compute_batch_layer(pipeline: Pipeline, home: Locations, lease: Lease, told:
     from millrace.spark import batch
 
     delays = {name: _delay(name, query) for name, query in pipeline.views.items()}
-    added = sum(archive(Log(home.log), source) for source in pipeline.sources)
+    added = sum(archive(existing_log(home.log, source.name), source) for source in pipeline.sources)
     asked = {
         name: replace(query, stream=with_sources(query.stream, _archive)) for name, query in pipeline.views.items()
     }

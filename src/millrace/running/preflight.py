@@ -131,6 +131,8 @@ def _last_commit(store: Store, pipeline: str, generation: int) -> Commit | None:
 
 def _topic(path: Path, read: TopicRead) -> TopicNow | None:
     """A topic as it is now; None if the log does not have it, which other checks report."""
+    if not path.exists():
+        return None
     log = Log(path)
     if read.topic not in {topic.name for topic in log.topics()}:
         return None

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
@@ -21,7 +21,7 @@ from millrace.running.preflight import check_agreement, serving
 from millrace.running.settings import Locations, StreamOptions
 from millrace.running.shown import RunDisplay
 from millrace.running.status import note
-from millrace.running.totals import many
+from millrace.running.totals import Totals, many
 from millrace.running.views import KeptViews, lookups
 from millrace.spark.outputs import check_places
 from millrace.spark.progress import BatchProgress
@@ -47,8 +47,9 @@ def run_stream(console: Console, pipeline: Pipeline, home: Locations, how: Strea
     with told_to_end() as told, closing(open_store(home.store)) as store, lease, shown:
         pipeline = typed(pipeline, home, lease)
         generation = check_agreement(pipeline, home, store)
-        views = KeptViews(store, pipeline, generation, home.boundary)
-        ended = follow(pipeline, home, generation, views, how, lease, shown.batch, told)
+        with store.claim(pipeline.name, generation) if pipeline.views else nullcontext():
+            views = KeptViews(store, pipeline, generation, home.boundary)
+            ended = follow(pipeline, home, generation, views, how, lease, shown.batch, told)
     return f"{'caught up' if ended else 'stopped'}: {shown.summary()}"
 
 
@@ -221,8 +222,8 @@ def batch_summary(found: "Gathered | None", seconds: float) -> str:
     if found is None:
         return "stopped: the served views have not changed"
     progress = found.progress(0, {})
-    errors = sum(part.errors for part in progress.parts.values())
-    said = [many(progress.rows, "row"), many(sum(map(len, found.answers.values())), "answer")]
-    said += [many(errors, "error")] if errors else []
+    total = Totals().after(progress)
+    said = [many(total.rows, "row"), many(total.answers, "answer")]
+    said += [many(total.errors, "error")] if total.errors else []
     said += [many(progress.dead_letters, "dead letter")] if progress.dead_letters else []
     return f"done: {', '.join(said)}, {seconds:.1f} s"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from millrace.eventlog.topics import DEFAULT_LOG
 from millrace.model.duration import Duration
 from millrace.model.errors import PipelineError, shown, unknown
 
@@ -64,7 +65,7 @@ class Settings:
     layer: str = "speed"
     checkpoint: str | Path | None = None
     """A folder; `.millrace/NAME` if none is given."""
-    log: str | Path = Path(".millrace", "log.db")
+    log: str | Path = DEFAULT_LOG
     store: str | Path = ".millrace/views.db"
     guarantee: str = _GUARANTEE
     interval: Duration | None = None

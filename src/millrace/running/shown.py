@@ -43,7 +43,7 @@ class RunDisplay:
 
     def batch(self, progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
         """Show a micro-batch."""
-        self.totals = self.totals.after(progress, answers)
+        self.totals = self.totals.after(progress)
         self._last |= {name: table.slice(max(0, len(table) - _LAST)) for name, table in answers.items() if len(table)}
         notice = clock_notice(progress.clock_moved)
         if notice is not None and not self._as_json:

@@ -105,6 +105,8 @@ def _stream(
     if settings.from_savepoint is not None:
         start_from(Path(settings.from_savepoint), home, serving(store, pipeline.name))
     generation = check_agreement(pipeline, home, store)
+    if pipeline.views:
+        held.enter_context(store.claim(pipeline.name, generation))
     views = KeptViews(store, pipeline, generation, home.boundary)
     run = Run(pipeline.name, lag_of(pipeline, home))
     stream = start_stream(pipeline, home, generation, views, settings.how, lease, run.on_batch)

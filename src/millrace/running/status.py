@@ -74,9 +74,8 @@ def all_under(folder: Path) -> list[Status]:
 def _checked(progress: dict[str, Any]) -> dict[str, Any]:
     """The progress of a micro-batch. Raises KeyError or TypeError if it lacks something that the status shows."""
     parts = progress["parts"].values()
-    shown = [progress[name] for name in ("batch", "rows_per_second", "seconds")]
-    shown += [part[name] for part in parts for name in ("groups", "dropped")]
-    shown += [number for part in parts for number in (part["lag"] or 0, part.get("errors", 0))]
+    shown = [progress[name] for name in ("batch", "rows_per_second", "seconds", "late", "open_windows", "errors")]
+    shown += [part["lag"] or 0 for part in parts]
     if not all(isinstance(number, int | float) for number in shown):
         raise TypeError("a figure is no number")
     return progress

@@ -1,9 +1,6 @@
 """The counts of a run over all its micro-batches."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-
-import pyarrow as pa
 
 from millrace.spark.progress import BatchProgress
 
@@ -16,25 +13,25 @@ class Totals:
     rows: int = 0
     """Records read."""
     answers: int = 0
-    """Rows written to views and sinks."""
+    """Rows that were answered. If a query goes to a view and to a sink, its answers count once."""
     dead_letters: int = 0
     late: int = 0
-    """Elements that were dropped because they came too late, since the first start of the pipeline."""
+    """Records that came too late, since the first start of the pipeline; one that several outputs drop counts once."""
     open_windows: int = 0
     """How many (key, window) are open now."""
     errors: int = 0
     """Answers without a value, since the first start of the pipeline."""
 
-    def after(self, progress: BatchProgress, answers: Mapping[str, pa.Table]) -> "Totals":
+    def after(self, progress: BatchProgress) -> "Totals":
         """The counts including one more micro-batch."""
         return Totals(
             self.batches + 1,
             self.rows + progress.rows,
-            self.answers + sum(map(len, answers.values())),
+            self.answers + progress.answers,
             self.dead_letters + progress.dead_letters,
-            sum(part.dropped for part in progress.parts.values()),
-            sum(part.groups for part in progress.parts.values()),
-            sum(part.errors for part in progress.parts.values()),
+            progress.late,
+            progress.open_windows,
+            progress.errors,
         )
 
     def summary(self, seconds: float) -> str:

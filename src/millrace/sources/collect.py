@@ -1,6 +1,7 @@
 """Reads records from files for a topic: JSON lines and CSV, one chunk at a time."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from millrace.model.errors import NotFoundError, unknown_option
 from millrace.sources.files import lines
 
 FORMATS = ("json", "csv")
+_DATA = re.compile(r"[^.].*\.(json|jsonl|ndjson|csv)(\.(gz|bz2|zst))?", re.IGNORECASE)
+"""The names of data files, also of compressed ones."""
 _CHUNK = 4 << 20
 """The bytes of a file that are sent together."""
 
@@ -32,13 +35,33 @@ class Chunk:
     """The size of the records in bytes."""
 
 
-def chunks(path: str, format: str) -> Iterator[Chunk]:
-    """The records of a file; `-` is stdin. Refuses a file that cannot be read."""
+def files_of(paths: Sequence[str]) -> list[str]:
+    """The files that are named: a folder stands for the data files in it, by name. Refuses those that do not exist."""
+    found = []
+    for path in paths:
+        if path != "-" and not Path(path).exists():
+            raise NotFoundError(f"there is no file {path}", "check the path")
+        found += _data_files(Path(path)) if Path(path).is_dir() else [path]
+    return found
+
+
+def _data_files(folder: Path) -> list[str]:
+    found = sorted(path for path in folder.iterdir() if _DATA.fullmatch(path.name) and path.is_file())
+    if not found:
+        raise NotFoundError(f"folder {folder} has no data files", "name files, or a folder of .json or .csv files")
+    return [str(path) for path in found]
+
+
+def chunks(path: str, format: str, delimiter: str | None = None) -> Iterator[Chunk]:
+    """The records of a file; `-` is stdin. Refuses a file that cannot be read.
+
+    The delimiter is that of CSV; by default, the first row shows it.
+    """
     if format not in FORMATS:
         raise unknown_option("format", format, FORMATS)
     if path != "-" and not Path(path).is_file():
         raise NotFoundError(f"there is no file {path}", "check the path")
-    yield from _csv(path) if format == "csv" else _json(path)
+    yield from _csv(path, delimiter) if format == "csv" else _json(path)
 
 
 def first_misfit(values: pa.Array) -> int | None:
@@ -75,11 +98,11 @@ def _chunk(path: str, data: bytes, line: int) -> Chunk:
     return Chunk(bundle.texts, line + np.searchsorted(breaks, bundle.offsets), len(data))
 
 
-def _csv(path: str) -> Iterator[Chunk]:
+def _csv(path: str, delimiter: str | None) -> Iterator[Chunk]:
     """Each row as a JSON object of texts by column: the pipeline defines the types of columns."""
     row = 1
     with opened(path) as file:
-        for batch in read_csv(path, file):
+        for batch in read_csv(path, file, delimiter, "name it with --delimiter of millrace send"):
             given = {"given": pa.Table.from_batches([batch])}
             texts = asked("SELECT CAST(to_json(given) AS VARCHAR) FROM given", given).column(0).combine_chunks()
             yield Chunk(texts, np.arange(row, row + len(batch)), batch.nbytes)

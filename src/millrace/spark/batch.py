@@ -15,6 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from millrace.eventlog.topics import DEFAULT_LOG
 from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import PlanSettings, compile
 from millrace.sources.memory import MemoryScript
@@ -22,7 +23,7 @@ from millrace.spark.envelope import reported
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import Gathered, gather
 from millrace.spark.inputs import read_messages
-from millrace.spark.job import DEFAULT_LOG, Job, PackedJob
+from millrace.spark.job import Job, PackedJob
 from millrace.spark.messages import FROM_SHARD, MESSAGE, Message
 from millrace.spark.outputs import check_places, of_views, writers_of
 from millrace.spark.session import labels_of, streaming

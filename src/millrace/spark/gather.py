@@ -54,7 +54,10 @@ class Gathered:
         reports = [TaskReport.from_json(each["report"]) for each in self.messages if each["kind"] == PARTIALS]
         parts = {
             stage.id: part_progress(
-                (each for each in self.statuses if each.stage == number), len(self.answers[stage.id])
+                (each for each in self.statuses if each.stage == number),
+                len(self.answers[stage.id]),
+                stage.inputs,
+                any(stage.of == other.of for other in self.plan.stages[:number]),
             )
             for number, stage in enumerate(self.plan.stages)
         }

@@ -8,13 +8,13 @@ from typing import Any
 
 from pyspark import cloudpickle
 
+from millrace.eventlog.topics import DEFAULT_LOG
 from millrace.model.duration import SECOND
 from millrace.model.stream import Source
 from millrace.plan.plan import Plan, Stage
 from millrace.sources.memory import MemoryScript
 from millrace.spark.snapshots import Lookup
 
-DEFAULT_LOG = ".millrace/log.db"
 DEFAULT_LATENCY = "1s"
 
 
@@ -27,7 +27,7 @@ class Job:
     """Spark's grouping key of each shard, chosen so that each shard has a partition of its own."""
     folder: str | None = None
     """The folder for the journals of sources and the snapshots of tables."""
-    log: str = DEFAULT_LOG
+    log: str = str(DEFAULT_LOG)
     """The path of the log that holds the topics."""
     group: str | None = None
     """The consumer group that reports its offsets to the log; None for a run that reports nothing."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from millrace.edge.decode import JsonDecoder
-from millrace.eventlog.topics import Log
+from millrace.eventlog.topics import existing_log
 from millrace.model.errors import NotFoundError, at_place, refuse
 from millrace.model.pipeline import Pipeline, TopicSink
 from millrace.plan.compile import sink_id, view_id
@@ -36,7 +36,7 @@ def check_places(pipeline: Pipeline, scripts: Mapping[str, MemoryScript], log: s
     for output in pipeline.sinks:
         if isinstance(output.sink, TopicSink):
             with at_place(output.place):
-                Log(log).topic(output.sink.topic)
+                existing_log(log, output.sink.topic).topic(output.sink.topic)
     for table in tables_of(pipeline.streams).values():
         if table.path is not None and not Path(table.path).is_file():
             raise NotFoundError(
@@ -50,6 +50,6 @@ def check_places(pipeline: Pipeline, scripts: Mapping[str, MemoryScript], log: s
             folder_of(source)
         elif source.kind == "log":
             with at_place(source.place):
-                Log(log).topic(source.name)
+                existing_log(log, source.name).topic(source.name)
         elif source.reader is None and source.name not in scripts:
             raise refuse(f"source {source.name!r} has no rows to read; give it a script", source.place)

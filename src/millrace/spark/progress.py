@@ -47,6 +47,10 @@ class PartProgress:
     """The rows that this micro-batch answered."""
     errors: int = 0
     """Answers that have no value, since the start: a sum that overflows its type, a user's function that raised."""
+    reads: tuple[str, ...] = ()
+    """The ids of the sources that it reads."""
+    repeats: bool = False
+    """Whether an output before it computes the same query, so that its figures are counted there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,33 @@ class BatchProgress:
         """Records read per second."""
         return self.rows / self.seconds if self.seconds else 0.0
 
+    @property
+    def late(self) -> int:
+        """Records that were too late, since the start.
+
+        Outputs that read the same sources drop the same records, so the output that dropped the most counts.
+        """
+        dropped: dict[tuple[str, ...], int] = {}
+        for name, part in self.parts.items():
+            same = part.reads or (name,)
+            dropped[same] = max(part.dropped, dropped.get(same, 0))
+        return sum(dropped.values())
+
+    @property
+    def answers(self) -> int:
+        """The rows that this micro-batch answered to all queries."""
+        return sum(part.answers for part in self.parts.values() if not part.repeats)
+
+    @property
+    def open_windows(self) -> int:
+        """The number of open (key, window) groups of all queries."""
+        return sum(part.groups for part in self.parts.values() if not part.repeats)
+
+    @property
+    def errors(self) -> int:
+        """Answers of all queries that have no value, since the start."""
+        return sum(part.errors for part in self.parts.values() if not part.repeats)
+
     def to_json(self) -> str:
         """The event as a line of JSON."""
         parts = {name: {key: getattr(part, key) for key in part.__slots__} for name, part in self.parts.items()}
@@ -81,6 +112,9 @@ class BatchProgress:
                 "seconds": round(self.seconds, 4),
                 "phases": {name: round(spent, 4) for name, spent in self.phases.items()},
                 "dead_letters": self.dead_letters,
+                "late": self.late,
+                "open_windows": self.open_windows,
+                "errors": self.errors,
                 "clock_moved": self.clock_moved,
                 "parts": parts,
             }
@@ -106,7 +140,9 @@ def _roughly(length: int) -> str:
     return format_duration(round(length / unit) * unit)
 
 
-def part_progress(statuses: Iterable[ShardStatus], answers: int) -> PartProgress:
+def part_progress(
+    statuses: Iterable[ShardStatus], answers: int, reads: tuple[str, ...] = (), repeats: bool = False
+) -> PartProgress:
     """The progress of one output, from the status of its shards."""
     all_ = list(statuses)
     watermark = max((status.watermark for status in all_), default=BEGINNING_OF_TIME)
@@ -120,4 +156,6 @@ def part_progress(statuses: Iterable[ShardStatus], answers: int) -> PartProgress
         sum(status.dropped for status in all_),
         answers,
         sum(status.errors for status in all_),
+        reads,
+        repeats,
     )

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from millrace.eventlog.topics import Log
+from millrace.eventlog.topics import DEFAULT_LOG, existing_log
 from millrace.model.errors import PipelineError, unknown
 from millrace.sources.admission import share
 
@@ -74,7 +74,7 @@ class _Records:
         if "subscribe" not in given:
             raise PipelineError("option subscribe is missing: the topic, or several with commas between")
         self._options = given
-        self._log = Log(given.get("log", ".millrace/log.db"))
+        self._log = existing_log(given.get("log", DEFAULT_LOG))
         self._topics = [name.strip() for name in given["subscribe"].split(",")]
 
     def bounds(self, option: str, default: str) -> Offsets:

@@ -9,10 +9,10 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 import pyspark
 from py4j.protocol import Py4JError
@@ -62,6 +62,28 @@ def start(name: str, master: str = "local[*]", log: Path | None = None) -> Spark
     if log is not None:
         _PRINTED_TO[:] = [log.absolute()]
     return started
+
+
+@contextmanager
+def quiet(name: str, master: str) -> Iterator[SparkSession]:
+    """A session for the block; until it ends, a temporary file holds the output of Spark and its workers."""
+    log = Path(gettempdir(), f"millrace-spark-{os.getpid()}.log")
+    started = start(name, master, log)
+    try:
+        yield started
+    finally:
+        stop(started)
+        log.unlink(missing_ok=True)
+
+
+def until_the_end(name: str, master: str) -> SparkSession:
+    """The active session, or one as in `quiet` that is stopped when the process ends."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    held = ExitStack()
+    atexit.register(held.close)
+    return held.enter_context(quiet(name, master))
 
 
 _FILES = 1024

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from millrace.eventlog.durable import sync
 from millrace.eventlog.room import why_no_room
+from millrace.eventlog.topics import DEFAULT_LOG
 from millrace.model.connectors import Commit
 from millrace.model.duration import SECOND, Duration, parse_duration, parse_positive
 from millrace.model.errors import AGAIN, ConflictError, CorruptError, MillraceError, PipelineError
@@ -36,7 +37,7 @@ from millrace.spark.gate import passing
 from millrace.spark.gather import Gathered, gather
 from millrace.spark.history import digest_of
 from millrace.spark.inputs import read_messages
-from millrace.spark.job import DEFAULT_LATENCY, DEFAULT_LOG, Job
+from millrace.spark.job import DEFAULT_LATENCY, Job
 from millrace.spark.messages import FROM_SHARD
 from millrace.spark.outputs import check_places, of_views, writers_of
 from millrace.spark.progress import BatchProgress

@@ -1,11 +1,9 @@
 """Runs scripts on a real Spark stream: each step is a micro-batch, except those that set tables."""
 
-import atexit
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,23 +39,13 @@ def shared_session() -> Iterator[SparkSession]:
     if active is not None:
         yield active
         return
-    started = session.start("millrace tests", "local[2]")
-    try:
+    with session.quiet("millrace tests", "local[2]") as started:
         yield started
-    finally:
-        session.stop(started)
 
 
 def session_of_process() -> SparkSession:
     """The active session, or one that is stopped when the process ends."""
-    return SparkSession.getActiveSession() or _started()
-
-
-@cache
-def _started() -> SparkSession:
-    started = session.start("millrace tests", "local[2]")
-    atexit.register(session.stop, started)
-    return started
+    return session.until_the_end("millrace tests", "local[2]")
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -168,7 +167,6 @@ def renamed(query: Query, name: str) -> Query:
     return replace(query, stream=with_sources(query.stream, lambda source: replace(source, name=name)))
 
 
-@cache
 def spark() -> SparkSession:
     """The Spark session of `millrace check`."""
-    return session.start("millrace check")
+    return session.until_the_end("millrace check", "local[*]")

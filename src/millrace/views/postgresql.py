@@ -4,7 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -20,7 +20,7 @@ from millrace.views.copying import binary_rows
 from millrace.views.dialect import Cursor, StoreConnection
 from millrace.views.postgresql_values import PostgresqlDialect
 from millrace.views.sql import SqlStore, wall_clock
-from millrace.views.store import KEEP, NoViewsError, ViewRows
+from millrace.views.store import KEEP, NoViewsError, ViewRows, claimed
 
 T = TypeVar("T")
 
@@ -31,6 +31,9 @@ _WAITS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 _SETTINGS = "SET timezone = 'UTC'; SET client_min_messages = warning; SET cursor_tuple_fraction = 1"
 _WRITER = "SET temp_buffers = '64MB'; SET random_page_cost = 1.1"  # looked-up rows are cached: they were just read
 _ONE_STATE = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_CLAIM = "SELECT pg_try_advisory_lock(7265739, hashtext(current_schema() || ' ' || $1::text))"
+_KEEP_ALIVE = "SET tcp_keepalives_idle = 20; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
+"""How the server notices within a minute that the machine of a run is gone."""
 _ONE_QUERY = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"
 _SWAPPING = 7265739
 """The advisory lock that queries share and changes of SQL views take exclusively; it prevents deadlocks."""
@@ -146,6 +149,23 @@ class PostgresqlStore(SqlStore):
             else:
                 return ViewRows(columns, rows[:max_rows], max_rows is not None and len(rows) > max_rows)
         raise self._why(why, limit_seconds) from why
+
+    @contextmanager
+    def claim(self, pipeline: str, generation: int) -> Iterator[None]:
+        """Hold a lock of the server on a connection of its own; the server releases it when the connection is lost."""
+        try:
+            connection = self._connect()
+        except psycopg.Error as error:
+            raise self._cannot("write to", error) from error
+        with closing(connection):
+            try:
+                connection.execute(_KEEP_ALIVE)
+                (free,) = connection.execute(_CLAIM, (f"{pipeline} {generation}",)).fetchone() or (False,)
+            except psycopg.Error as error:
+                raise self._cannot("write to", error) from error
+            if not free:
+                raise claimed(pipeline, self._where)
+            yield
 
     def close(self) -> None:
         """Close all connections."""

@@ -1,6 +1,7 @@
 """Views in an SQLite database: a file, for one machine."""
 
 import errno
+import fcntl
 import json
 import os
 import sqlite3
@@ -21,7 +22,7 @@ from millrace.views import asked
 from millrace.views.dialect import Cursor, StoreConnection
 from millrace.views.sql import SqlStore, wall_clock
 from millrace.views.sqlite_values import SqliteDialect, values
-from millrace.views.store import KEEP, NoViewsError, ViewRows
+from millrace.views.store import KEEP, NoViewsError, ViewRows, claimed
 
 T = TypeVar("T")
 
@@ -163,6 +164,21 @@ class SqliteStore(SqlStore):
                 raise self._why(error, limit_seconds) from error
         given.check_used()
         return ViewRows(columns, rows[:max_rows], max_rows is not None and len(rows) > max_rows)
+
+    @contextmanager
+    def claim(self, pipeline: str, generation: int) -> Iterator[None]:
+        """Lock a file beside the store, as closing one that SQLite has open would end the locks of SQLite."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            lock = self._path.with_name(f".{self._path.name}.{pipeline}-{generation}.lock").open("ab")
+        except OSError as error:
+            raise self._cannot("write to", error, NOTHING_LOST) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise claimed(pipeline, str(self._path)) from None
+            yield
 
     def damage(self) -> CorruptError | None:
         """The error for a damaged file, of which SQLite checks every page; None if it is whole or does not exist."""

@@ -9,6 +9,7 @@ generation records its last commit, and accepts only the one after it.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from millrace.model.connectors import Commit
 from millrace.model.duration import Duration
-from millrace.model.errors import NotFoundError, PipelineError, unknown
+from millrace.model.errors import MachineError, NotFoundError, PipelineError, unknown
 from millrace.model.extra import extra
 from millrace.model.schema import Schema
 from millrace.views.shape import ViewShape
@@ -106,6 +107,12 @@ class Store(Protocol):
     def check(self, pipeline: str, shapes: Sequence[ViewShape], generation: int | None = None) -> None:
         """Refuse what `open` refuses, and change nothing."""
 
+    def claim(self, pipeline: str, generation: int) -> AbstractContextManager[None]:
+        """Keep other runs from writing to a generation of a pipeline's views until the block ends, or the process.
+
+        Raises MachineError if another run has claimed it.
+        """
+
     def id(self) -> str:
         """The id of the store, which no other store has."""
 
@@ -188,6 +195,11 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Close the connections to the database."""
+
+
+def claimed(pipeline: str, where: str) -> MachineError:
+    """The error for views that another run writes to."""
+    return MachineError(f"another run of {pipeline} writes to its views in {where}", "stop that run first")
 
 
 def open_store(url: str | Path, keep: Duration = KEEP) -> Store:
