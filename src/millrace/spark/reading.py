@@ -15,7 +15,7 @@ from millrace.spark.answers import arrow_schema
 from millrace.spark.crash import reach
 from millrace.spark.envelope import reported
 from millrace.spark.messages import to_batch
-from millrace.spark.native import CONTROL, OFFSET, ORIGIN
+from millrace.spark.native import CONTROL, OFFSET, ORIGIN, packed_splits
 from millrace.spark.source import Reads, Task
 from millrace.spark.task import Letters, decoded, reader_of
 
@@ -45,7 +45,7 @@ def rows_of(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
     for _, split in task.splits:
         bundle = split.read()
         read += len(bundle)
-        aside = Letters(source, bundle, split)
+        aside = Letters(source.name, bundle, split)
         rows, places = bundle.rows, np.arange(len(bundle))
         if rows is None:
             rows, places = decoded(JsonDecoder(source.schema), aside)
@@ -59,5 +59,6 @@ def rows_of(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
     for times in task.times.values():
         told = [times.before, times.now, times.watermark]
         spent = time.process_time() - began
-        control = json.dumps({"times": told, "letters": letters, "rows": read, "spent": spent})
+        about = {"times": told, "letters": letters, "rows": read, "spent": spent}
+        control = json.dumps({**about, "read": packed_splits(source.name, [split for _, split in task.splits])})
         yield pa.RecordBatch.from_pylist([{CONTROL: control}], schema)
