@@ -147,18 +147,18 @@ class LetterBox:
                 f"SELECT number, letters.at, {_STATE}, fixed, uid, {_COLUMNS}{_SHOWN}{where} ORDER BY number LIMIT ?",
                 (*values, -1 if limit is None else limit),
             ).fetchall()
+            there = {number for (number,) in database.execute(f"SELECT number{_SHOWN}{where}", values)}
         letters = [
             Letter(number, at, Rejected(*about), State(state), fixed, uid)
             for number, at, state, fixed, uid, *about in found
         ]
-        if limit is None:
-            missing = sorted(set(chosen.numbers) - {letter.number for letter in letters})
-            if missing:
-                raise NotFoundError(f"there is no dead letter {missing[0]}", "see millrace dead show PIPELINE")
-        if chosen.problem is not None and not letters:
+        if chosen.problem is not None and not letters and not chosen.numbers:
             raise not_found(
                 "reason", chosen.problem, [each.problem for each in self.problems()], "see millrace dead list PIPELINE"
             )
+        missing = sorted(set(chosen.numbers) - there)
+        if missing:
+            raise NotFoundError(f"there is no dead letter {missing[0]}", "see millrace dead show PIPELINE")
         return letters
 
     def sources(self) -> dict[str, LetterSource]:

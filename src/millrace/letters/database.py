@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from millrace.eventlog.trouble import PATIENCE, explained, is_damage
+from millrace.eventlog.trouble import PATIENCE, explained
 from millrace.model.errors import ConflictError, CorruptError, NotFoundError
 
 _FORMAT = 1
@@ -78,9 +78,8 @@ def _clear(file: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        if is_damage(error):
-            advice = "move it away; then list its letters again: millrace replay FILE"
-            raise CorruptError(f"{file} is damaged", advice) from error
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise CorruptError(f"{file} is damaged", "move it aside: millrace repair FILE --yes") from error
         plain = explained(error, file, True, "file of dead letters")
         if plain is None:
             raise

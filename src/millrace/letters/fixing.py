@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import duckdb
 import pyarrow as pa
+import sqlglot
 
 from millrace.edge.decode import JsonDecoder
 from millrace.eventlog.condition import are_objects
 from millrace.eventlog.intercept import Add
+from millrace.formats.duck import asked
 from millrace.formats.fields import edit, scan
 from millrace.letters.box import LetterBox
 from millrace.letters.letter import Chosen, Letter, LetterSource, State
@@ -22,7 +25,7 @@ from millrace.model.errors import MillraceError, PipelineError
 from millrace.model.evaluate import RowError, evaluate
 from millrace.model.expression import Expression, parse_expression
 from millrace.model.plain import to_json
-from millrace.model.schema import Column, Schema
+from millrace.model.schema import DIALECT, Column, Schema
 
 _BIGGEST = 2**63
 
@@ -74,11 +77,11 @@ def _fix(box: LetterBox, chosen: Chosen, new: Callable[[Letter, LetterSource], s
     if not letters:
         raise PipelineError("there is no dead letter to fix")
     if not fixed:
-        number, reason = next(iter(failed.items()))
+        number, reason = min(failed.items())
         advice = "nothing was changed: correct the expression, or edit the records"
         raise PipelineError(f"dead letter {number} does not fit: {reason}", advice)
     box.fix(fixed)
-    return Fixed(len(fixed), failed)
+    return Fixed(len(fixed), dict(sorted(failed.items())))
 
 
 def misfits(source: LetterSource, texts: Mapping[int, str | None]) -> dict[int, str]:
@@ -99,7 +102,7 @@ def assigned(text: str | None, assignments: Mapping[str, str], source: LetterSou
     if text is None or not are_objects(value)[0]:
         raise PipelineError("it is not a JSON object, so it has no fields")
     row, types = _fields(json.loads(text), source)
-    values = {name: evaluate(_parsed(sql, types), row) for name, sql in assignments.items()}
+    values = {name: _value(sql, types, row) for name, sql in assignments.items()}
     found = scan(value.cast(pa.binary()))
     edits = Add(tuple((name, to_json(each)) for name, each in values.items())).edits(found)
     made: str = edit(found, edits).cast(pa.string())[0].as_py()
@@ -135,7 +138,17 @@ def _typed(value: Any) -> tuple[str, Any]:
 
 @lru_cache(256)
 def _parsed(sql: str, columns: tuple[Column, ...]) -> Expression:
-    expression = parse_expression(sql, Schema(columns))
-    if expression.node is None:
-        raise PipelineError(f"{sql} cannot be computed here: {expression.unresolved}")
-    return expression
+    return parse_expression(sql, Schema(columns))
+
+
+def _value(sql: str, columns: tuple[Column, ...], row: Mapping[str, Any]) -> Any:
+    """The value of an expression. What the model does not define is left to DuckDB: the result is there to look at."""
+    expression = _parsed(sql, columns)
+    if expression.node is not None:
+        return evaluate(expression, row)
+    (written,) = sqlglot.transpile(sql, read=DIALECT, write="duckdb")
+    given = pa.table({name: pa.array([row[name]]) for name in expression.columns} or {"none": [None]})
+    try:
+        return asked(f"SELECT {written} AS value FROM given", {"given": given})["value"][0].as_py()
+    except duckdb.Error as error:
+        raise RowError(f"{sql} has no value: {str(error).splitlines()[0]}") from None
