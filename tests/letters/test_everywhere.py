@@ -1,6 +1,8 @@
 """Dead letters by command, over HTTP and from Python; and in backups."""
 
 import json
+import re
+import shlex
 import stat
 import threading
 import time
@@ -51,7 +53,7 @@ def put(folder: Path, first: int, values: list[str]) -> None:
         for problem, hint in [(BAD_TIME, HINT) if value.startswith("{") else (NO_OBJECT, None)]
     ]
     box_of(folder, "charts").put(letters, {"plays": source}, "one", first, 1_000_000 + first)
-    box_of(folder, "charts").serve("one", lambda letter, uid: False)
+    box_of(folder, "charts").serve("one", {"plays": source}, lambda letter, uid: False)
 
 
 def command(*words: str) -> Result:
@@ -128,6 +130,15 @@ def test_letters_that_were_not_fixed_are_named(folder: Path) -> None:
         "fixed 2 letters; send them: millrace dead resend charts",
         "1 letter not fixed; letter 3: it is not a JSON object, so it has no fields",
     ]
+
+
+def test_the_commands_of_the_how_to_do_what_it_says(folder: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "bad-records.md").read_text()
+    commands = re.findall(r"^    millrace dead (.*?)(?:  +#.*)?$", page, re.MULTILINE)
+    printed = [command(*shlex.split(each)) for each in commands]
+    assert [done.exit_code for done in printed] == [0] * 7
+    assert printed[-1].output == "dropped 1 letter\n"
+    assert box_of(folder, "charts").letters() == []
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from millrace import ConflictError, CorruptError, MillraceError, NotFoundError, PipelineError
+from millrace.eventlog.sealed import sealed
 from millrace.eventlog.topics import Log
 from millrace.letters.box import LetterBox, box_of, find_box
 from millrace.letters.editing import edited, to_edit
@@ -49,8 +50,12 @@ class Run:
 
     def put(self, batch: int, *letters: Rejected, checkpoint: str = "one", now: int = 1) -> int:
         many = self.box.put(letters, {"plays": self.source}, checkpoint, batch, now)
-        self.box.serve(checkpoint, never) if checkpoint == "one" else None
+        if checkpoint == "one":
+            self.serve("one")
         return many
+
+    def serve(self, checkpoint: str, is_unread: Callable[[Rejected, str], bool] = never) -> None:
+        self.box.serve(checkpoint, {"plays": self.source}, is_unread)
 
     def values(self) -> list[Any]:
         read = [self.log.read("plays", part, 0, end).to_pylist() for part, end in enumerate(self.log.ends("plays"))]
@@ -96,25 +101,49 @@ def test_a_replay_lists_what_it_meets_when_it_is_served_and_a_rollback_what_was_
     run.put(0, rejected(1, "x"), rejected(2, "y"))
     run.put(0, rejected(2, "y"), rejected(5, "new"), checkpoint="two", now=50)
     assert [offset for offset, _, _ in shown(run.box)] == [1, 2], "the replay is not served yet"
-    run.box.serve("two", never)
+    run.serve("two")
     assert [(each.rejected.offset, each.at) for each in run.box.letters()] == [(2, 1), (5, 50)]
-    run.box.serve("one", never)
+    run.serve("one")
     assert [offset for offset, _, _ in shown(run.box)] == [1, 2]
 
 
 def test_a_replay_takes_over_the_letters_of_records_that_it_cannot_read(run: Run) -> None:
     run.put(0, rejected(1, "x"), rejected(2, "y"))
     run.box.fix({1: '{"ms": 1}'})
-    run.box.serve("two", lambda letter, uid: uid == run.source.uid and letter.offset == 1)
+    run.serve("two", lambda letter, uid: uid == run.source.uid and letter.offset == 1)
     assert shown(run.box) == [(1, None, "fixed")]
     assert resend(run.box, run.log, Chosen()) == 1, "its source is known although the replay has set nothing aside"
+
+
+def test_a_batch_takes_the_place_of_the_batch_before_it_and_the_stream_keeps_its_letters(run: Run) -> None:
+    run.put(0, rejected(1, "x"), rejected(2, "y"))
+    for number, batch in enumerate(("batch a", "batch b", "batch c")):
+        run.put(0, rejected(10 + number, "z"), checkpoint=batch)
+        run.serve(batch, lambda letter, uid: letter.offset == 1)
+        assert [offset for offset, _, _ in shown(run.box)] == [1, 10 + number]
+    run.serve("one")
+    assert [offset for offset, _, _ in shown(run.box)] == [1, 2]
+
+
+def test_a_rollback_after_another_replay_shows_what_was_served_before_it(run: Run) -> None:
+    for number, checkpoint in enumerate(("one", "two", "one", "three", "one")):
+        run.put(0, rejected({"one": 1, "two": 2, "three": 3}[checkpoint], "x"), checkpoint=checkpoint, now=number)
+        run.serve(checkpoint)
+    assert [offset for offset, _, _ in shown(run.box)] == [1]
+
+
+def test_letters_are_checked_against_the_schema_that_is_served(run: Run) -> None:
+    run.put(0, rejected(1, '{"ms": "5 s"}'))
+    run.source = replace(run.source, schema=parse_schema("ms STRING"))
+    run.serve("two", lambda letter, uid: True)
+    assert resend(run.box, run.log, Chosen(), unchanged=True) == 1
 
 
 def test_a_file_that_was_replaced_has_other_records_at_its_places(tmp_path: Path) -> None:
     box, source = box_of(tmp_path, "charts"), LetterSource("in", "files", SCHEMA, OUTPUTS)
     bad = Rejected("in", "in/1.json", None, 0, None, BAD_TIME, BAD_TIME, None, "old")
     box.put([bad], {"in": source}, "one", 0, 1)
-    box.serve("one", never)
+    box.serve("one", {"in": source}, never)
     box.fix({1: '{"ms": 1}'})
     box.put([replace(bad, value="new")], {"in": source}, "one", 1, 2)
     ((letter),) = box.letters()
@@ -271,7 +300,7 @@ def test_what_cannot_be_sent_is_refused_with_what_to_do(run: Run) -> None:
 def test_a_letter_of_a_file_is_written_to_a_new_file_instead(tmp_path: Path, log: Log) -> None:
     box, source = box_of(tmp_path, "charts"), LetterSource("in", "files", SCHEMA, OUTPUTS)
     box.put([Rejected("in", "in/1.json", None, 0, None, BAD_TIME, BAD_TIME, None, "x")], {"in": source}, "one", 0, 1)
-    box.serve("one", never)
+    box.serve("one", {"in": source}, never)
     fix_texts(box, {1: '{"ms": 1}'})
     with pytest.raises(PipelineError, match=r"from in/1\.json, not from a topic; write its value to a new file"):
         resend(box, log, Chosen())
@@ -282,13 +311,13 @@ def test_a_dropped_letter_is_not_listed_again(run: Run) -> None:
     assert run.box.drop(Chosen((1,))) == 1
     run.put(1, rejected(1, "x"))
     run.put(0, rejected(1, "x"), checkpoint="two")
-    run.box.serve("two", never)
+    run.serve("two")
     assert shown(run.box) == []
 
 
 def test_reading_makes_no_file_and_an_unknown_pipeline_is_refused(tmp_path: Path) -> None:
     (tmp_path / "charts").mkdir()
-    (tmp_path / "charts" / "millrace.json").touch()
+    (tmp_path / "charts" / "millrace.json").write_text(json.dumps(sealed({"pipeline": "charts"})))
     assert find_box(tmp_path, "charts").letters() == []
     assert not list(tmp_path.glob("*.db"))
     with pytest.raises(NotFoundError, match="did you mean 'charts'"):

@@ -10,17 +10,19 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple, fields
 from pathlib import Path
 
+from millrace.eventlog.sealed import unsealed
 from millrace.letters.database import reading, writing
 from millrace.letters.letter import Chosen, Letter, LetterSource, Problem, Rejected, State
 from millrace.model.errors import ConflictError, NotFoundError, not_found
 from millrace.model.schema import parse_schema
 
 SUFFIX = ".dead.db"
-BATCH = "batch"
-"""The checkpoint of a run in batch mode, which has none."""
+BATCH = "batch "
+"""The ids of runs in batch mode, which have no checkpoint, start with this."""
 _COLUMNS = ", ".join(f"letters.{field.name}" for field in fields(Rejected))
 _SHOWN = (
     " FROM letters JOIN met ON met.letter = letters.number LEFT JOIN handled ON handled.record = letters.record"
@@ -41,11 +43,12 @@ def box_of(folder: Path, pipeline: str) -> "LetterBox":
 
 def find_box(folder: Path, pipeline: str) -> "LetterBox":
     """The dead letters of a pipeline that has run. Refuses an unknown pipeline."""
-    boxes = [path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}")]
-    ran = [path.parent.name.partition("@")[0] for path in folder.glob("*/millrace.json")]
-    known = sorted({*boxes, *ran})
+    known = {path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}")}
+    for path in folder.glob("*/millrace.json"):
+        with suppress(OSError, ValueError, KeyError):  # a damaged checkpoint names no pipeline
+            known.add(str(unsealed(path.read_bytes())["pipeline"]))
     if pipeline not in known:
-        raise not_found("pipeline", pipeline, known, "name one that has run, and the folder of its checkpoints")
+        raise not_found("pipeline", pipeline, sorted(known), "name one that has run, and the folder of its checkpoints")
     return box_of(folder, pipeline)
 
 
@@ -87,7 +90,9 @@ class LetterBox:
             count = "SELECT count(*) FROM met WHERE checkpoint = ? AND batch = ?"
             return int(database.execute(count, (checkpoint, batch)).fetchone()[0])
 
-    def serve(self, checkpoint: str, is_unread: Callable[[Rejected, str], bool]) -> None:
+    def serve(
+        self, checkpoint: str, sources: Mapping[str, LetterSource], is_unread: Callable[[Rejected, str], bool]
+    ) -> None:
         """Show the letters of a checkpoint from now on.
 
         The first time, it takes over those letters of the one before whose records it does not read, by `is_unread` of
@@ -96,11 +101,11 @@ class LetterBox:
         if not self.file.exists():
             return
         with writing(self.file) as database:
+            _describe(database, checkpoint, sources.values())
             (before,) = database.execute("SELECT served FROM box").fetchone()
             if before == checkpoint:
                 return
-            known = database.execute("SELECT 1 FROM checkpoints WHERE id = ?", (checkpoint,)).fetchone()
-            if not known:
+            if not database.execute("SELECT 1 FROM checkpoints WHERE id = ?", (checkpoint,)).fetchone():
                 rows = database.execute(
                     f"SELECT number, uid, {_COLUMNS} FROM letters JOIN met ON letter = number WHERE checkpoint = ?",
                     (before,),
@@ -109,25 +114,10 @@ class LetterBox:
                 database.executemany(
                     "INSERT OR IGNORE INTO met VALUES (?, ?, -1)", [(number, checkpoint) for number in unread]
                 )
-                database.execute(  # for letters that were taken over, if the checkpoint has not described them itself
-                    "INSERT OR IGNORE INTO sources SELECT ?, name, kind, types, outputs, uid FROM sources"
-                    " WHERE checkpoint = ?",
-                    (checkpoint, before),
-                )
-                database.execute("INSERT INTO checkpoints VALUES (?)", (checkpoint,))
+            last = "SELECT coalesce(max(last), 0) + 1 FROM checkpoints"
+            database.execute(f"INSERT OR REPLACE INTO checkpoints VALUES (?, ({last}))", (checkpoint,))
             database.execute("UPDATE box SET served = ?", (checkpoint,))
-            old = "SELECT id FROM checkpoints WHERE id NOT IN (?, ?)"
-            database.execute(f"DELETE FROM met WHERE checkpoint IN ({old})", (checkpoint, before))
-            database.execute("DELETE FROM letters WHERE number NOT IN (SELECT letter FROM met)")
-
-    def forget(self, checkpoint: str) -> None:
-        """Forget which letters a checkpoint has met."""
-        if self.file.exists():
-            with writing(self.file) as database:
-                for table in ("met", "sources"):
-                    database.execute(f"DELETE FROM {table} WHERE checkpoint = ?", (checkpoint,))
-                database.execute("DELETE FROM checkpoints WHERE id = ?", (checkpoint,))
-                database.execute("UPDATE box SET served = NULL WHERE served = ?", (checkpoint,))
+            _forget(database)
 
     def problems(self) -> list[Problem]:
         """The problems of the letters, the most frequent first."""
@@ -171,15 +161,6 @@ class LetterBox:
             name: LetterSource(name, kind, parse_schema(json.loads(types)), tuple(json.loads(outputs)), uid)
             for name, kind, types, outputs, uid in rows
         }
-
-    def outputs_of(self, letter: Letter) -> set[str]:
-        """The outputs that have no value for the record of a letter."""
-        with reading(self.file) as database:
-            rows = database.execute(
-                f"SELECT output{_SHOWN} AND letters.record = (SELECT record FROM letters WHERE number = ?)",
-                (letter.number,),
-            ).fetchall()
-        return {output for (output,) in rows}
 
     def fix(self, values: Mapping[int, str]) -> None:
         """Store corrected values, by number. Refuses a letter that was sent already."""
@@ -247,6 +228,16 @@ class LetterBox:
             return str(database.execute("SELECT id FROM box").fetchone()[0])
 
 
+def _forget(database: sqlite3.Connection) -> None:
+    """Delete what is not shown again: a rollback shows the checkpoint before the last, and nothing an earlier batch."""
+    for is_batch, keep in ((False, 2), (True, 1)):
+        old = f"SELECT id FROM checkpoints WHERE (id GLOB '{BATCH}*') = ? ORDER BY last DESC LIMIT -1 OFFSET ?"
+        for table in ("met", "sources"):
+            database.execute(f"DELETE FROM {table} WHERE checkpoint IN ({old})", (is_batch, keep))
+        database.execute(f"DELETE FROM checkpoints WHERE id IN ({old})", (is_batch, keep))
+    database.execute("DELETE FROM letters WHERE number NOT IN (SELECT letter FROM met)")
+
+
 def _describe(database: sqlite3.Connection, checkpoint: str, sources: Iterable[LetterSource]) -> None:
     database.executemany(
         "INSERT OR REPLACE INTO sources VALUES (?, ?, ?, ?, ?, ?)",
@@ -274,8 +265,8 @@ def _where(chosen: Chosen) -> tuple[str, list[object]]:
     where = ""
     values: list[object] = []
     if chosen.numbers:
-        where += f" AND number IN ({', '.join('?' * len(chosen.numbers))})"
-        values += chosen.numbers
+        where += " AND number IN (SELECT value FROM json_each(?))"
+        values.append(json.dumps(chosen.numbers))
     if chosen.problem is not None:
         where += " AND problem = ?"
         values.append(chosen.problem)

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from millrace.eventlog.opening import patiently
 from millrace.eventlog.trouble import PATIENCE, explained
 from millrace.model.errors import ConflictError, CorruptError, NotFoundError
 
 _FORMAT = 1
 _TABLES = (
     "CREATE TABLE box (id TEXT NOT NULL, served TEXT, sequence INTEGER NOT NULL)",
-    # The checkpoints that have been served: only the first time they take over what they do not read.
-    "CREATE TABLE checkpoints (id TEXT PRIMARY KEY) WITHOUT ROWID",
+    # The checkpoints that have been served, in the order in which they were served last.
+    "CREATE TABLE checkpoints (id TEXT PRIMARY KEY, last INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE sources (checkpoint TEXT, name TEXT, kind TEXT NOT NULL, types TEXT NOT NULL, outputs TEXT NOT NULL,"
     " uid TEXT NOT NULL, PRIMARY KEY (checkpoint, name)) WITHOUT ROWID",
     "CREATE TABLE letters (number INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT NOT NULL UNIQUE,"
@@ -64,7 +65,7 @@ def _connected(file: Path) -> sqlite3.Connection:
             raise ConflictError(
                 f"{file} has format {format}, and this Millrace reads format {_FORMAT}", "use the Millrace that made it"
             )
-        database.execute("PRAGMA journal_mode = WAL")
+        patiently(database, "PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
     except BaseException:
         database.close()

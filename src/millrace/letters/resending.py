@@ -11,7 +11,7 @@ from millrace.eventlog.sequences import PIPELINES
 from millrace.eventlog.topics import Log, now
 from millrace.letters.box import SUFFIX, LetterBox
 from millrace.letters.fixing import misfits
-from millrace.letters.letter import Chosen, Letter, LetterSource, State
+from millrace.letters.letter import Chosen, Letter, State
 from millrace.model.errors import NotFoundError, PipelineError
 
 HEADER = "millrace-dead-letter"
@@ -54,6 +54,7 @@ def resend(
 
 def _check(box: LetterBox, letters: Sequence[Letter], anyway: bool) -> None:
     sources = box.sources()
+    failed = _failed(box) if any(letter.rejected.output for letter in letters) else {}
     for letter in letters:
         about = letter.rejected
         source = sources.get(about.source)
@@ -67,26 +68,28 @@ def _check(box: LetterBox, letters: Sequence[Letter], anyway: bool) -> None:
                 f"dead letter {letter.number} is from {about.origin}, not from a topic",
                 "write its value to a new file of the source: millrace dead show PIPELINE --values",
             )
-        if not anyway:
-            _check_once(box, letter, source)
+        others = [output for output in source.outputs if output not in failed.get(_place(letter), ())]
+        if about.output is not None and others and not anyway:
+            raise PipelineError(
+                f"{others[0]} has read the record of dead letter {letter.number}, and would read it twice",
+                "change the expression, and compute it again: millrace replay FILE; or send it anyway: --anyway",
+            )
     for source in sources.values():
         own = {letter.number: letter.text for letter in letters if letter.rejected.source == source.name}
         for number, reason in misfits(source, own).items():
             raise PipelineError(f"dead letter {number} does not fit: {reason}", "fix it first; nothing was sent")
 
 
-def _check_once(box: LetterBox, letter: Letter, source: LetterSource) -> None:
-    """Refuse a record that other outputs have read: they would count it twice."""
-    about = letter.rejected
-    if about.output is None:
-        return
-    failed = box.outputs_of(letter)
-    others = [output for output in source.outputs if output not in failed]
-    if others:
-        raise PipelineError(
-            f"{others[0]} has read the record of dead letter {letter.number}, and would read it twice",
-            "change the expression, and compute it again: millrace replay FILE; or send it anyway: --anyway",
-        )
+def _failed(box: LetterBox) -> dict[tuple[object, ...], set[str | None]]:
+    """The outputs that have no value for a record, by the place of the record."""
+    failed: dict[tuple[object, ...], set[str | None]] = {}
+    for letter in box.letters():
+        failed.setdefault(_place(letter), set()).add(letter.rejected.output)
+    return failed
+
+
+def _place(letter: Letter) -> tuple[object, ...]:
+    return letter.uid, letter.rejected.origin, letter.rejected.offset
 
 
 def _append(box: LetterBox, log: Log, letters: Sequence[Letter], sequence: int, at: int) -> int:

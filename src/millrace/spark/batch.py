@@ -5,6 +5,7 @@ stream, once, in a grouped map. The answer is the last pane of each key and wind
 """
 
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from millrace.letters.box import LetterBox
+from millrace.letters.box import BATCH, LetterBox
 from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import PlanSettings, compile
 from millrace.sources.memory import MemoryScript
@@ -61,7 +62,7 @@ def run(
     for name, writer in writers.items():
         writer.replace(gathered.answers[name])
     if letters is not None:
-        LetterWriter(letters, gathered.plan, log).replace(gathered.dead_letters)
+        LetterWriter(letters, gathered.plan, log, f"{BATCH}{uuid.uuid4().hex[:8]}").write(gathered.dead_letters)
     return gathered
 
 

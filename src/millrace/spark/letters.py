@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from millrace.eventlog.topics import Log
-from millrace.letters.box import BATCH, LetterBox
+from millrace.letters.box import LetterBox
 from millrace.letters.letter import LetterSource, Rejected
 from millrace.plan.plan import Plan
 from millrace.spark.history import topics_begun
@@ -17,13 +17,13 @@ class LetterWriter:
     """Writes the dead letters of one checkpoint, or of a batch."""
 
     def __init__(
-        self, box: LetterBox, plan: Plan, log: str | Path, checkpoint: str = BATCH, folder: Path | None = None
+        self, box: LetterBox, plan: Plan, log: str | Path, checkpoint: str, folder: Path | None = None
     ) -> None:
         """`folder` is that of the checkpoint; a batch has none."""
         self._box, self._plan, self._log, self._checkpoint, self._folder = box, plan, log, checkpoint, folder
         self._is_served = False
 
-    def write(self, letters: pa.Table, batch: int, staged: bool) -> int:
+    def write(self, letters: pa.Table, batch: int = 0, staged: bool = False) -> int:
         """Store the letters of a micro-batch; returns how many of them no earlier one has listed.
 
         They are shown at once, unless the checkpoint is `staged`: a replay fills it, and serves it later.
@@ -34,15 +34,9 @@ class LetterWriter:
             self._is_served = self._box.file.exists()
         return many
 
-    def replace(self, letters: pa.Table) -> None:
-        """Store the letters of a batch in the place of those of the batch before it."""
-        self._box.forget(self._checkpoint)
-        self._put(letters, 0)
-        self.serve()
-
     def serve(self) -> None:
         """Show the letters of this checkpoint."""
-        self._box.serve(self._checkpoint, self._is_unread)
+        self._box.serve(self._checkpoint, self._sources, self._is_unread)
 
     def _put(self, letters: pa.Table, batch: int) -> int:
         rejected = [Rejected(**row) for row in letters.to_pylist()]

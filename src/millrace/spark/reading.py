@@ -31,11 +31,11 @@ def read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:
         reach("bundle read")
         yield to_batch(messages, reads.packed.job.labels)
     else:
-        yield from rows_of(reads.packed.job.sources[reads.source], task)
+        yield from rows_of(reads.packed.job.sources[reads.source], task, reads.counts)
 
 
-def rows_of(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
-    """The rows of a source, then a control row with the clock and the dead letters."""
+def rows_of(source: Source, task: Task, counts: bool = True) -> Iterator[pa.RecordBatch]:
+    """The rows of a source, then a control row with the clock, the dead letters, and how many were read if it `counts`."""
     began = time.process_time()
     schema = arrow_schema(source.schema)
     for name, kind in ((ORIGIN, pa.string()), (OFFSET, pa.int64()), (CONTROL, pa.string())):
@@ -59,6 +59,6 @@ def rows_of(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
     for times in task.times.values():
         told = [times.before, times.now, times.watermark]
         spent = time.process_time() - began
-        about = {"times": told, "letters": letters, "rows": read, "spent": spent}
+        about = {"times": told, "letters": letters, "rows": read if counts else 0, "spent": spent}
         control = json.dumps({**about, "read": packed_splits(source.name, [split for _, split in task.splits])})
         yield pa.RecordBatch.from_pylist([{CONTROL: control}], schema)
