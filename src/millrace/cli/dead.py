@@ -24,7 +24,7 @@ from millrace.running.totals import many
 dead = typer.Typer(no_args_is_help=True, help="List, fix and send again the records that a pipeline has set aside.")
 Pipeline = Annotated[str, typer.Argument(metavar="PIPELINE", help="The name of the pipeline.")]
 Numbers = Annotated[
-    list[int] | None, typer.Argument(metavar="[LETTER]...", help="The numbers of letters. Default: all letters.")
+    list[int] | None, typer.Argument(metavar="LETTER", help="The numbers of letters. Default: all letters.")
 ]
 Reason = Annotated[
     str | None, typer.Option(help="Only letters with this reason, as millrace dead list shows it.", metavar="REASON")

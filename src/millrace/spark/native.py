@@ -62,7 +62,7 @@ from millrace.spark.messages import (
     TaskReport,
     to_batch,
 )
-from millrace.spark.task import Letters, by_shard, lifted
+from millrace.spark.task import Letters, by_shard, lifted, no_event_time
 from millrace.spark.tried import tried
 
 ORIGIN, OFFSET, CONTROL = "__origin", "__offset", "__control"
@@ -267,8 +267,8 @@ class Sender:
         self._made: list[pa.Table] = []
         self._seen: dict[int, Seen] = {}
         self._letters: list[dict[str, Any]] = []
-        self._aside: dict[tuple[str, int], str] = {}
-        """The reasons of rows without a value, by the origin and the offset of their records."""
+        self._aside: dict[tuple[str, int], tuple[str, str | None]] = {}
+        """The reasons of rows without a value, with hints, by the origin and the offset of their records."""
         self._read: list[str] = []
         self._times: list[Times] = []
         self._rows, self._spent = 0, 0.0
@@ -332,11 +332,11 @@ class Sender:
         self._seen[node] = self._seen.get(node, Seen()) + seen
         timeless = rows.filter(pc.and_(times.is_null(), rows[_CLOSED].is_null()))
         for row in timeless.select([ORIGIN, OFFSET]).to_pylist():
-            self._set_aside(row, f"event time {self._columns[node]} is NULL")
+            self._set_aside(row, *no_event_time(self._columns[node]))
 
-    def _set_aside(self, row: Mapping[str, Any], reason: str) -> None:
+    def _set_aside(self, row: Mapping[str, Any], reason: str, hint: str | None = None) -> None:
         """Make a record a dead letter, once, however many rows it has become."""
-        self._aside.setdefault((row[ORIGIN], row[OFFSET]), reason)
+        self._aside.setdefault((row[ORIGIN], row[OFFSET]), (reason, hint))
 
     def _rejected(self) -> Iterator[dict[str, Any]]:
         """The dead letters of rows without a value. Spark's rows do not carry their records: they are read again."""
@@ -348,7 +348,7 @@ class Sender:
             letters = Letters(source, bundle, split, whole=bundle.rows)
             wanted = [offset for origin, offset in left if origin == bundle.origin]
             for place in np.flatnonzero(np.isin(bundle.offsets, wanted)).tolist():
-                letters.add(place, self._output, left.pop((bundle.origin, int(bundle.offsets[place]))))
+                letters.add(place, self._output, *left.pop((bundle.origin, int(bundle.offsets[place]))))
             yield from letters.rows
 
 

@@ -63,9 +63,9 @@ class Letters:
         """Make a record that does not fit the schema a dead letter: no output can read it."""
         self._add(misfit.row, None, misfit.problem, misfit.reason, misfit.hint)
 
-    def add(self, place: int, output: str, reason: str) -> None:
+    def add(self, place: int, output: str, reason: str, hint: str | None = None) -> None:
         """Make a record a dead letter of an output, once, however many of its rows have no value."""
-        self._add(place, output, reason, reason, None)
+        self._add(place, output, reason, reason, hint)
 
     def _add(self, place: int, output: str | None, problem: str, reason: str, hint: str | None) -> None:
         if (place, output) in self.places:
@@ -225,7 +225,7 @@ class Taker:
             return
         self._add(taken, sent, letters)
         for place in taken.timeless:
-            letters.add(place, self._output, f"event time {self._fused.event_time.column} is NULL")  # type: ignore[union-attr]
+            letters.add(place, self._output, *no_event_time(self._fused.event_time.column))  # type: ignore[union-attr]
         for place, reason in taken.bad:
             letters.add(place, self._output, reason)
 
@@ -274,6 +274,12 @@ class Taker:
     def _see(self, seen: Seen, sent: Sent) -> None:
         if self._node is not None:
             sent.seen[self._node] = sent.seen.get(self._node, Seen()) + seen
+
+
+def no_event_time(column: str) -> tuple[str, str]:
+    """The reason of a row without an event time, and a hint."""
+    hint = f'leave such rows out before event_time: where("{column} IS NOT NULL")'
+    return f"event time {column} is NULL", hint
 
 
 def decoded(decoder: JsonDecoder, letters: Letters) -> tuple[pa.Table, npt.NDArray[np.int64]]:
