@@ -70,6 +70,8 @@ def test_fused_and_native_outputs_count_each_record_and_set_it_aside_once(spark:
         assert letter.origin == f"events/{letter.partition}"
     positions = [(letter.partition, letter.offset) for letter in letters if letter.output is None]
     assert len(positions) == len(set(positions)) == 10, "records that do not fit, once each"
+    hints = {each.hint for each in letters if each.problem == "event time at is NULL"}
+    assert hints == {'leave such rows out before event_time: where("at IS NOT NULL")'}
     failed = sorted(
         (letter.output, letter.problem.partition(" has no value")[0]) for letter in letters if letter.output
     )
