@@ -11,7 +11,8 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, fields
+from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 
 from millrace.eventlog.sealed import unsealed
@@ -24,6 +25,7 @@ SUFFIX = ".dead.db"
 BATCH = "batch "
 """The ids of runs in batch mode, which have no checkpoint, start with this."""
 _COLUMNS = ", ".join(f"letters.{field.name}" for field in fields(Rejected))
+_values = attrgetter(*(field.name for field in fields(Rejected)))
 _SHOWN = (
     " FROM letters JOIN met ON met.letter = letters.number LEFT JOIN handled ON handled.record = letters.record"
     " WHERE met.checkpoint = (SELECT served FROM box)"
@@ -76,7 +78,7 @@ class LetterBox:
                 uid = sources[each.source].uid if each.source in sources else ""
                 record, identity = _identities(each, uid, f"{checkpoint} {batch}")
                 if identity not in dropped:
-                    rows.append((identity, record, uid, now, *astuple(each)))
+                    rows.append((identity, record, uid, now, *_values(each)))
             # A file may have been replaced: then what was done about the record at this place no longer counts.
             changed = "SELECT record FROM letters WHERE identity = ? AND value IS NOT ?"
             database.executemany(
@@ -253,12 +255,8 @@ def _identities(rejected: Rejected, uid: str, commit: str) -> tuple[str, str]:
     place: tuple[object, ...] = (uid, rejected.origin, rejected.offset)
     if rejected.offset is None:
         place = (rejected.origin, commit, rejected.reason, rejected.value)
-    record = _digest(place)
-    return record, _digest((record, rejected.output))
-
-
-def _digest(parts: Sequence[object]) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+    record = hashlib.sha256(json.dumps(place).encode()).hexdigest()[:32]
+    return record, f"{record} {rejected.output or ''}"
 
 
 def _where(chosen: Chosen) -> tuple[str, list[object]]:

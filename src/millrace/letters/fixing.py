@@ -6,6 +6,7 @@ field that the record lacks is NULL. A corrected value is stored only if it fits
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,7 +16,6 @@ import pyarrow as pa
 import sqlglot
 
 from millrace.edge.decode import JsonDecoder
-from millrace.eventlog.condition import are_objects
 from millrace.eventlog.intercept import Add
 from millrace.formats.duck import asked
 from millrace.formats.fields import edit, scan
@@ -98,15 +98,21 @@ def assigned(text: str | None, assignments: Mapping[str, str], source: LetterSou
 
     Expressions see the record as it was before. Raises PipelineError or RowError if an expression has no value.
     """
-    value = pa.array([text], pa.string())
-    if text is None or not are_objects(value)[0]:
-        raise PipelineError("it is not a JSON object, so it has no fields")
-    row, types = _fields(json.loads(text), source)
+    row, types = _fields(_object(text), source)
     values = {name: _value(sql, types, row) for name, sql in assignments.items()}
-    found = scan(value.cast(pa.binary()))
+    found = scan(pa.array([text], pa.binary()))
     edits = Add(tuple((name, to_json(each)) for name, each in values.items())).edits(found)
     made: str = edit(found, edits).cast(pa.string())[0].as_py()
     return made
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    """The fields of a record; of several with one name the first counts, as for pipelines."""
+    with suppress(ValueError, RecursionError):
+        record = json.loads(text or "", object_pairs_hook=lambda pairs: dict(reversed(pairs)))
+        if isinstance(record, dict):
+            return record
+    raise PipelineError("it is not a JSON object, so it has no fields")
 
 
 def _fields(record: Mapping[str, Any], source: LetterSource) -> tuple[dict[str, Any], tuple[Column, ...]]:
