@@ -216,6 +216,23 @@ def test_a_connection_to_a_store_says_where_dead_letters_are(folder: Path) -> No
         whole.dead("chart")
 
 
+def test_repair_moves_a_damaged_file_aside(folder: Path) -> None:
+    pipeline = Path("charts.py")
+    pipeline.write_text(
+        "from millrace import Pipeline, agg, log, window\n"
+        'plays = log("plays", "user STRING, at TIMESTAMP").event_time("at", delay="1s")\n'
+        'charts = Pipeline("charts", {"n": plays.window(window.fixed("1h")).aggregate(n=agg.count())})\n'
+    )
+    file = box_of(folder, "charts").file
+    assert CliRunner().invoke(app, ["repair", "charts.py"]).output == "nothing is wrong\n"
+    file.write_bytes(b"\xa5" * 5000)
+    listed = command("list", "charts")
+    assert (listed.exit_code, listed.output) == (5, f"{file} is damaged; move it aside: millrace repair FILE --yes\n")
+    mended = CliRunner().invoke(app, ["repair", "charts.py", "--yes"])
+    assert (mended.exit_code, mended.output.splitlines()[-1]) == (0, "nothing is wrong any more")
+    assert command("list", "charts").exit_code == 3, "the pipeline has not run yet"
+
+
 def test_a_backup_holds_dead_letters_and_a_restore_puts_them_back(folder: Path, tmp_path: Path) -> None:
     project = Project(folder, folder / "log.db", str(folder / "views.db"))
     back_up(project, tmp_path / "saved")
