@@ -35,7 +35,7 @@ def read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:
 
 
 def rows_of(source: Source, task: Task, counts: bool = True) -> Iterator[pa.RecordBatch]:
-    """The rows of a source, then a control row with the clock, the dead letters, and how many were read if it `counts`."""
+    """The rows of a source, then a control row: the clock, the dead letters and, if it `counts`, the number of rows."""
     began = time.process_time()
     schema = arrow_schema(source.schema)
     for name, kind in ((ORIGIN, pa.string()), (OFFSET, pa.int64()), (CONTROL, pa.string())):
