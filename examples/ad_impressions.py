@@ -8,7 +8,7 @@ From the root of the repository:
     millrace query "SELECT campaign, window_start, impressions, clicks, timing FROM click_through"
 
 A minute that is not over is `early`, one that is over `on-time`. One record of the file has no number for an ad: it is
-set aside in .millrace/ads/dead_letters, with the reason. Then come the rest, and some that were held up:
+set aside, and millrace dead list ads says why. Then come the rest, and some that were held up:
 
     millrace send ads examples/data/ads_late.json
     millrace run examples/ad_impressions.py --until-caught-up

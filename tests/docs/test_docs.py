@@ -1,7 +1,6 @@
 """What the documentation says is true: its programs run, and print what it says they print."""
 
 import inspect
-import json
 import os
 import re
 import shlex
@@ -84,8 +83,7 @@ def test_the_running_page(tmp_path: Path) -> None:
     for line in (line for line in shown if line.startswith("$ millrace ")):
         printed_last = ran("-m", *shlex.split(line.removeprefix("$ ")))
     assert printed_last.splitlines() == [line for line in shown if not line.startswith("$ ")]
-    (letters,) = (tmp_path / ".millrace" / "charts" / "dead_letters").iterdir()
-    assert json.loads(letters.read_text())["reason"].startswith("ms is not BIGINT")
+    assert "ms is not BIGINT" in ran("-m", "millrace", "dead", "list", "charts")
     assert ran("snippet.py") == printed
 
 

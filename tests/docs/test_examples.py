@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from millrace.cli import app
 from millrace.eventlog.topics import Log
+from millrace.letters.box import box_of
 from millrace.running.status import all_under
 from millrace.spark import session as sessions
 from millrace.views.store import open_store
@@ -410,8 +411,8 @@ def test_ads_are_counted_early_and_corrected(typed: Typed, monkeypatch: pytest.M
     assert {key: row[:2] for key, row in found.items()} == after
     corrected = {key for key in before if before[key] != after[key] and said[key][2] == "on-time"}
     assert {key for key, row in found.items() if row[2] == "late"} == corrected != set()
-    letters = [line for path in Path(".millrace/ads/dead_letters").iterdir() for line in path.read_text().splitlines()]
-    assert [json.loads(json.loads(letter)["value"])["ad"] for letter in letters] == ["banner"]
+    letters = [letter.rejected for letter in box_of(Path(".millrace"), "ads").letters()]
+    assert [json.loads(letter.value or "")["ad"] for letter in letters] == ["banner"]
     stand = Counter[tuple[Any, ...]]()
     for path in Path(".millrace/click_through_changes").glob("*.json"):
         for change in map(json.loads, path.read_text().splitlines()):

@@ -53,6 +53,8 @@ for module in pkgutil.walk_packages(millrace.__path__, "millrace."):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "millrace.server.app fastapi",
+        "millrace.server.dead fastapi",
+        "millrace.server.tables fastapi",
         "millrace.views.copying psycopg",
         "millrace.views.postgresql psycopg",
     ]

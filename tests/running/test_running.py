@@ -15,6 +15,7 @@ from rich.console import Console
 
 from millrace import ConflictError, Pipeline, PipelineError, agg, files, layers, log, on, table, to_topic, window
 from millrace.eventlog.topics import Log
+from millrace.letters.box import box_of
 from millrace.model.query import Query
 from millrace.running.layers import run_batch_layer
 from millrace.running.replay import replay, roll_back
@@ -95,9 +96,8 @@ def test_late_records_correct_the_view_and_a_batch_says_the_same(home: Locations
     ((version,),) = rows(home, "SELECT max(version) FROM minutes")
     changes = changed(home, "minutes", version - 1)
     assert [(row["plays"], row["diff"]) for row in changes] == [(2, -1), (3, 1)]
-    files = [path.read_text() for path in (home.checkpoint / "dead_letters").iterdir()]
-    letters = [json.loads(line) for text in files for line in text.splitlines()]
-    assert [(letter["origin"][:5], letter["value"]) for letter in letters] == [("plays", "not JSON")]
+    letters = [letter.rejected for letter in box_of(home.checkpoint.parent, "charts").letters()]
+    assert [(letter.source, letter.value) for letter in letters] == [("plays", "not JSON")]
     run_batch(QUIET, pipeline, home)
     assert rows(home, COUNTED) == [("Weir", 3), ("Eddy", 1)]
     assert behind("charts", kept(home)) == 0

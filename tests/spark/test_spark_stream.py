@@ -33,6 +33,7 @@ from millrace import (
     to_table,
     window,
 )
+from millrace.letters.box import box_of
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.model.reference import Reference
@@ -168,12 +169,13 @@ def test_what_does_not_fit_is_a_dead_letter_with_its_offset(fuse: bool, spark: S
     ((progress, answers),) = run(spark, Pipeline("p", {"n": asked.aggregate(n=agg.count())}), tmp_path, fuse=fuse)
     assert answers["view n"]["n"].to_pylist() == [2]
     assert progress.dead_letters == 4
-    (written,) = (tmp_path / "checkpoint" / "dead_letters").iterdir()
-    letters = sorted(map(json.loads, written.read_text().splitlines()), key=lambda letter: letter["offset"])
+    letters = [letter.rejected for letter in box_of(tmp_path, "p").letters()]
     starts = [len(good) + sum(map(len, bad[:number])) for number in range(4)]
-    assert [letter["offset"] for letter in letters] == starts
-    assert {letter["origin"] for letter in letters} == {str(folder / "1.json")}
-    assert [letter["reason"].partition(":")[0] for letter in letters] == [
+    assert [letter.offset for letter in letters] == starts
+    assert {letter.origin for letter in letters} == {str(folder / "1.json")}
+    assert [letter.value for letter in letters] == ["no json", '{"k": "a", "v": "x"}', None, '{"k": "a", "v": 1}']
+    assert [letter.output for letter in letters] == [None, None, None, "view n"]
+    assert [letter.problem for letter in letters] == [
         "it is not a JSON object", "v is not BIGINT", "it is not text in UTF-8", "event time at is NULL",
     ]  # fmt: skip
 

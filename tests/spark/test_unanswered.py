@@ -19,6 +19,7 @@ from examples import examples
 from millrace import ConflictError, Pipeline, agg, log, memory, on, window
 from millrace.eventlog.sealed import sealed
 from millrace.eventlog.topics import Log
+from millrace.letters.box import box_of
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.pane import Pane
 from millrace.model.query import Query
@@ -159,10 +160,6 @@ def test_a_window_function_that_raises_sets_its_record_aside() -> None:
         assert "ends before it starts" in reasons[1]
 
 
-def letters(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for file in sorted(folder.glob("*")) for line in file.read_text().splitlines()]
-
-
 @pytest.mark.spark
 @pytest.mark.parametrize("fuse", [True, False], ids=["fused", "native"])
 def test_errors_on_a_stream_are_counted_and_the_run_goes_on(fuse: bool, spark: SparkSession, tmp_path: Path) -> None:
@@ -178,12 +175,12 @@ def test_errors_on_a_stream_are_counted_and_the_run_goes_on(fuse: bool, spark: S
     ]
     progress: BatchProgress = batches[-1][0]
     assert progress.parts["view totals"].errors == len(slow.failed)
-    written = letters(tmp_path / "checkpoint" / "dead_letters")
-    unanswered = [each for each in written if each["origin"] == "view totals"]
+    written = [letter.rejected for letter in box_of(tmp_path, "p").letters()]
+    unanswered = [each for each in written if each.origin == "view totals"]
     assert len(unanswered) == len(slow.failed)
-    assert json.loads(unanswered[0]["value"])["k"] == "a"
-    assert "BIGINT cannot hold" in unanswered[0]["reason"]
-    assert any("unlucky, where k='a'" in each["reason"] for each in written)
+    assert json.loads(unanswered[0].value or "")["k"] == "a"
+    assert "BIGINT cannot hold" in unanswered[0].reason
+    assert any("unlucky, where k='a'" in each.reason for each in written)
     answered = batch.collect(spark, pipeline, scripts=script, fuse=fuse)
     assert answered.answers["view totals"].select(["k", "total"]).to_pylist() == [{"k": "b", "total": 1}]
     assert answered.progress(0, {}).parts["view totals"].errors == 1

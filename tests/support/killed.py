@@ -10,11 +10,13 @@ import random
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kills import Process
+from millrace.letters.box import box_of
+from millrace.letters.letter import Rejected
 from millrace.spark.writers import Guarantee
 from millrace.views.store import open_store
 
@@ -45,7 +47,7 @@ class Answers:
     """Of the view, by version."""
     table: list[tuple[Any, ...]]
     files: Mapping[str, bytes]
-    letters: Mapping[str, bytes]
+    letters: list[Rejected]
 
 
 def prepared(folder: Path) -> Path:
@@ -73,13 +75,13 @@ def written(pipeline: Path) -> Answers:
     with closing(open_store(folder / ".millrace" / "views.db")) as store:
         view = store.query("SELECT * FROM totals ORDER BY k, window_start").rows
         changes = store.changes("totals", 0).to_pylist()
-    here = str(folder).encode()  # dead letters say where they are from
     own = json.loads((folder / "checkpoint" / "millrace.json").read_text())["id"]  # files are named by it
-    contents = [
-        {path.name.replace(own, ""): path.read_bytes().replace(here, b"") for path in sorted(place.glob("*.json"))}
-        for place in (folder / "out", folder / "checkpoint" / "dead_letters")
+    files = {path.name.replace(own, ""): path.read_bytes() for path in sorted((folder / "out").glob("*.json"))}
+    letters = [
+        replace(letter.rejected, origin=letter.rejected.origin.removeprefix(str(folder)))
+        for letter in box_of(folder, "killed").letters()
     ]
-    return Answers(view, changes, table, *contents)
+    return Answers(view, changes, table, files, letters)
 
 
 def start(pipeline: Path, guarantee: str, environment: Mapping[str, str] | None = None) -> Process:

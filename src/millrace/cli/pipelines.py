@@ -105,8 +105,8 @@ def run(
     """Run the pipeline that a Python file defines.
 
     A run resumes from its checkpoint, also after a crash, and stops with Ctrl-C. Views are tables of the store: query
-    them with millrace query. Records that do not fit the schema are written to the folder dead_letters of the
-    checkpoint, the output of Spark to its file spark.log.
+    them with millrace query. Records that do not fit the schema become dead letters: see them with millrace dead list.
+    The output of Spark is in the file spark.log of the checkpoint.
 
     Example: [bold]millrace run charts.py --until-caught-up[/bold]
     """

@@ -84,12 +84,16 @@ def serve(
     low: Annotated[int, typer.Option(help="It accepts records again when the lag is less than this.")] = 2_500_000,
     log: LogPath = LOG,
     store: StoreUrl = STORE,
+    folder: Annotated[
+        Path, typer.Option(help="The folder of the checkpoints, for dead letters.", metavar="FOLDER")
+    ] = Path(".millrace"),
 ) -> None:
     """Serve HTTP: clients append records to topics, read views and run SQL queries.
 
     POST /topics/TOPIC takes a JSON object, an array of them, or JSON lines (application/x-ndjson).
     GET /views/VIEW?track=Undertow&plays.gt=5&order=-plays&limit=10 returns rows.
-    POST /query takes {"sql": "SELECT ..."}. All requests are described at /docs.
+    POST /query takes {"sql": "SELECT ..."}. GET /pipelines/NAME/dead lists dead letters.
+    All requests are described at /docs.
 
     Example: [bold]curl -d '{"user": "ann", "track": "Undertow"}' localhost:8080/topics/plays[/bold]
     """
@@ -99,7 +103,7 @@ def serve(
 
             from millrace.server.app import make_app
         opened = open_store(store)
-        app = make_app(_log(context, log), opened, Marks(high, low))
+        app = make_app(_log(context, log), opened, Marks(high, low), folder)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             listening = socket.create_server((host, port), family=family)

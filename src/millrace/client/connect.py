@@ -37,7 +37,7 @@ def connect(url: str | Path = ".millrace", *, log: str | Path | None = None) -> 
         if not (path / STORE).exists() and not (path / LOG).exists():
             problem = f"{path} has neither {STORE} nor {LOG}"
             raise NotFoundError(problem, "run a pipeline first, or choose another folder")
-        return LocalConnection(open_store(path / STORE), named or path / LOG)
+        return LocalConnection(open_store(path / STORE), named or path / LOG, path)
     if not path.exists():
         advice = "run a pipeline first, or create a topic: millrace topics create NAME"
         raise NotFoundError(f"there is no folder or store {path}", advice)

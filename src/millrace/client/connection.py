@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from millrace.client.dead import DeadLetters
 from millrace.client.records import Records, texts_of
 from millrace.client.result import Result
 
@@ -41,6 +42,10 @@ class Connection(ABC):
     @abstractmethod
     def topics(self) -> Result:
         """The topics: topic, partitions, number of stored records, and the lag of each consumer group."""
+
+    @abstractmethod
+    def dead(self, pipeline: str) -> DeadLetters:
+        """The dead letters of a pipeline, to read, fix, send again and drop."""
 
     def send(self, topic: str, records: Records, key: str | None = None) -> int:
         """Append records to a topic, and return how many, when they are on the disk.

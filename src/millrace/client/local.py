@@ -7,8 +7,10 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.client.connection import Connection
+from millrace.client.dead import DeadLetters, LocalDead
 from millrace.client.result import Result
 from millrace.eventlog.topics import Log, existing_log
+from millrace.letters.box import find_box
 from millrace.model.errors import PipelineError
 from millrace.sources.collect import keys_of
 from millrace.views.store import Store
@@ -18,9 +20,9 @@ from millrace.views.tabular import table_of
 class LocalConnection(Connection):
     """A connection to a store and to the log beside it, if there is one."""
 
-    def __init__(self, store: Store, log: Path | None) -> None:
-        """`log` is the file of the log. It is opened when it is used."""
-        self._store, self._path = store, log
+    def __init__(self, store: Store, log: Path | None, folder: Path | None = None) -> None:
+        """`log` is the file of the log. It is opened when it is used. `folder` is that of the checkpoints."""
+        self._store, self._path, self._folder = store, log, folder
         self._log: Log | None = None
 
     def query(self, sql: str, params: Sequence[Any] = (), *, seconds: float = 10.0) -> Result:
@@ -60,6 +62,13 @@ class LocalConnection(Connection):
             for topic in log.topics()
         ]  # fmt: skip
         return Result(pa.Table.from_pylist(rows, TOPICS))
+
+    def dead(self, pipeline: str) -> DeadLetters:
+        """The dead letters of a pipeline."""
+        if self._folder is None:
+            advice = "connect to the folder of its checkpoint: connect('.millrace')"
+            raise PipelineError("a connection to a store has no dead letters", advice)
+        return LocalDead(find_box(self._folder, pipeline), self._opened)
 
     def close(self) -> None:
         """Close the store and the log."""

@@ -1,7 +1,7 @@
 """A connection to `millrace serve` over HTTP. Tables are transferred as Arrow streams."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -11,8 +11,11 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 
 from millrace.client.connection import Connection
+from millrace.client.dead import DeadLetters
 from millrace.client.local import TOPICS, VIEWS, changed, lags
 from millrace.client.result import Result
+from millrace.letters.fixing import Fixed
+from millrace.letters.letter import Chosen
 from millrace.model.errors import Kind, MachineError, MillraceError, PipelineError, rebuilt, shown
 from millrace.model.plain import to_json
 from millrace.views.store import ForgottenError
@@ -73,6 +76,10 @@ class RemoteConnection(Connection):
         ]  # fmt: skip
         return Result(pa.Table.from_pylist(rows, TOPICS))
 
+    def dead(self, pipeline: str) -> DeadLetters:
+        """The dead letters of a pipeline."""
+        return RemoteDead(self._table, self._post, f"/pipelines/{quote(pipeline, safe='')}/dead")
+
     def close(self) -> None:
         """Do nothing: each request has its own connection."""
 
@@ -92,6 +99,9 @@ class RemoteConnection(Connection):
 
     def _json(self, path: str) -> Any:
         return json.loads(self._ask(path, None, {}, _PATIENCE))
+
+    def _post(self, path: str, content: Mapping[str, Any]) -> Any:
+        return json.loads(self._ask(path, to_json(content).encode(), {"Content-Type": "application/json"}, _PATIENCE))
 
     def _table(self, path: str, body: bytes | None = None, seconds: float = _PATIENCE) -> pa.Table:
         try:
@@ -122,6 +132,46 @@ class RemoteConnection(Connection):
         except (ValueError, KeyError, TypeError):
             return MachineError(f"{self._url} answered {status} {reason}", "check the address, or try again later")
         return ForgottenError(error.problem, error.advice or "") if status == _GONE else error
+
+
+class RemoteDead(DeadLetters):
+    """The dead letters of a pipeline on a server."""
+
+    def __init__(
+        self, table: Callable[[str], pa.Table], post: Callable[[str, Mapping[str, Any]], Any], path: str
+    ) -> None:
+        """`table` and `post` make requests; `path` is that of the pipeline."""
+        self._table, self._post, self._path = table, post, path
+
+    def reasons(self) -> Result:
+        """The reasons."""
+        return Result(self._table(self._path))
+
+    def _letters(self, chosen: Chosen) -> Result:
+        asked = [("letter", str(number)) for number in chosen.numbers]
+        asked += [] if chosen.problem is None else [("reason", chosen.problem)]
+        return Result(self._table(f"{self._path}/letters?{urlencode(asked)}"))
+
+    def _fix(self, chosen: Chosen, set: Mapping[str, str]) -> Fixed:
+        return _fixed(self._post(f"{self._path}/fix", {**_some(chosen), "set": set}))
+
+    def _replace(self, letter: int, text: str) -> Fixed:
+        return _fixed(self._post(f"{self._path}/fix", {"values": {str(letter): text}}))
+
+    def _resend(self, chosen: Chosen, unchanged: bool, anyway: bool) -> int:
+        asked = {**_some(chosen), "unchanged": unchanged, "anyway": anyway}
+        return int(self._post(f"{self._path}/resend", asked)["resent"])
+
+    def _drop(self, chosen: Chosen) -> int:
+        return int(self._post(f"{self._path}/drop", _some(chosen))["dropped"])
+
+
+def _some(chosen: Chosen) -> dict[str, Any]:
+    return {"letters": list(chosen.numbers), "reason": chosen.problem}
+
+
+def _fixed(answer: Mapping[str, Any]) -> Fixed:
+    return Fixed(answer["fixed"], {int(number): reason for number, reason in answer["failed"].items()})
 
 
 def _parts(values: pa.Array) -> Iterator[pa.Array]:

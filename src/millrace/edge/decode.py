@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.edge.connection import ROW_NUMBER, Prepared
+from millrace.edge.hints import hint_for_text, hint_for_value
 from millrace.formats.sql import quoted
 from millrace.formats.typed import OBJECT, as_written, is_doubtful, is_none, is_unsure, pointer, value_of
 from millrace.formats.written import written
@@ -36,7 +37,16 @@ class Misfit:
     """A record that does not fit the schema: its row in the bundle, and the reason."""
 
     row: int
-    reason: str
+    problem: str
+    """The reason without the values of the record, so that records with the same problem can be counted."""
+    found: str | None = None
+    """The part of the record that does not fit."""
+    hint: str | None = None
+
+    @property
+    def reason(self) -> str:
+        """The problem, with what was found."""
+        return self.problem if self.found is None else f"{self.problem}: {self.found}"
 
 
 class JsonDecoder:
@@ -113,7 +123,7 @@ class JsonDecoder:
         if marks.null_count == len(marks):
             return rows, []
         misfits = [
-            Misfit(place, self._reason(mark, values[place].as_py()))
+            self._misfit(place, mark, values[place].as_py())
             for place, mark in enumerate(marks.to_pylist())
             if mark is not None
         ]
@@ -132,14 +142,17 @@ class JsonDecoder:
         chosen[places] = len(decoded) + np.arange(len(exact))
         return pa.concat_tables([decoded, exact]).take(pa.array(chosen))
 
-    def _reason(self, mark: int, text: str | None) -> str:
+    def _misfit(self, row: int, mark: int, text: str | None) -> Misfit:
         if text is None:
-            return "it is not text in UTF-8"
+            return Misfit(row, "it is not text in UTF-8")
         if mark == _NOT_AN_OBJECT:
+            whole = text.strip()
             comma = "; a comma stands before its last brace" if _COMMA.search(text) else ""
-            return f"it is not a JSON object: {text.strip()!r:.80}{comma}"
+            return Misfit(row, "it is not a JSON object", f"{whole!r:.80}{comma}", hint_for_text(whole))
         column = self._schema.columns[mark]
-        return f"{column.name} is not {column.type}: {_field(text, column.name)!r:.80}"
+        found = _field(text, column.name)
+        hint = hint_for_value(column, found)
+        return Misfit(row, f"{column.name} is not {column.type}", f"{found!r:.80}", hint)
 
 
 def _field(text: str, name: str) -> object:

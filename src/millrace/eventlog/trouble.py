@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from millrace.eventlog.room import why_no_room
-from millrace.model.errors import ConflictError, CorruptError, MachineError, MillraceError
+from millrace.model.errors import ConflictError, CorruptError, MachineError
 
 PATIENCE = 60
 """How many seconds a transaction waits for the transaction of another process."""
@@ -59,7 +59,9 @@ def clear(path: Path, writing: bool = False) -> Iterator[None]:
         raise plain from error
 
 
-def explained(error: sqlite3.Error, path: Path, writing: bool = False) -> MillraceError | None:
+def explained(
+    error: sqlite3.Error, path: Path, writing: bool = False, what: str = "log"
+) -> MachineError | CorruptError | ConflictError | None:
     """The error for users; None if there is no explanation. A transaction that was `writing` has been rolled back."""
     code, said = getattr(error, "sqlite_errorcode", 0), f" ({error})"
     if code & 0xFF == sqlite3.SQLITE_IOERR and why_no_room(path) is not None:
@@ -69,7 +71,7 @@ def explained(error: sqlite3.Error, path: Path, writing: bool = False) -> Millra
         return None
     kind, problem, advice = found
     rolled_back = NOT_KEPT if writing and kind is MachineError else ""
-    return kind(f"log {path}: {problem}", f"{rolled_back}{advice}{said}")
+    return kind(f"{what} {path}: {problem}", f"{rolled_back}{advice}{said}")
 
 
 def is_damage(error: sqlite3.Error) -> bool:

@@ -7,9 +7,9 @@ checkpoints have read. The databases are copied from these snapshots while the p
 
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from millrace.views.store import NoViewsError, open_store
 
 _STAGE = ".backup"
 """The folder beside the checkpoints that holds their copies until they are in the backup."""
-_ALSO = ("status.json", "dead_letters")
+_ALSO = ("status.json",)
 """The parts of a checkpoint that a savepoint does not hold."""
 _PAGES = 512
 """How many pages of a database are copied between two reports of progress."""
@@ -59,6 +59,8 @@ class _Snapshot:
     log: sqlite3.Connection
     views: sqlite3.Connection | None
     postgresql: StoreState | None
+    letters: Mapping[str, sqlite3.Connection] = field(default_factory=dict)
+    """The dead letters of pipelines, by the names of the files."""
 
 
 def back_up(project: Project, to: Path, log_only: bool = False, report: Report = lambda done, total: None) -> Manifest:
@@ -129,6 +131,9 @@ def _snapshot_of(project: Project, stage: Path, log_only: bool, held: ExitStack)
                     copy_checkpoint(folder, stage / CHECKPOINTS / folder.name, _ALSO, links=True)
                 if views is not None:
                     _begin(views)
+                letters = {path.name: _reader(path, attempt) for path in project.letters()}
+                for each in letters.values():
+                    _begin(each)
                 state = _postgresql(project, checkpoints) if project.views is None else None
                 # The batch layer writes its boundary before the views.
                 for boundary in project.boundaries():
@@ -138,7 +143,7 @@ def _snapshot_of(project: Project, stage: Path, log_only: bool, held: ExitStack)
                 same = project.checkpoints() == checkpoints and (views is not None) == _has_file(project)
             if same:
                 held.push(attempt.pop_all())
-                return _Snapshot(log, views, state)
+                return _Snapshot(log, views, state, letters)
     raise MachineError(
         f"pipelines in {project.folder} were started during every attempt", "back up again when they run"
     )
@@ -192,10 +197,12 @@ def _about(checkpoint: Path) -> dict[str, Any]:
 def _copied(snapshot: _Snapshot, stage: Path, to: Path, report: Report) -> Iterator[SavedFile]:
     """Copy a snapshot to a backup; its files, as they are now on disk."""
     databases = {LOG: snapshot.log} | ({} if snapshot.views is None else {VIEWS: snapshot.views})
+    databases |= {f"{CHECKPOINTS}/{name}": letters for name, letters in snapshot.letters.items()}
     files = sorted(path for path in stage.rglob("*") if path.is_file())
     sizes = {path: path.stat().st_size for path in files}
     meter = Meter(report, sum(sizes.values()) + sum(map(_size, databases.values())))
     for name, connection in databases.items():
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
         _copy_database(connection, to / name, meter)
         yield SavedFile(name, (to / name).stat().st_size, digest_of_file(to / name))
     for path in files:

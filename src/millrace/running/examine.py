@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 from millrace.eventlog.topics import Damage, Log
+from millrace.letters.box import box_of
 from millrace.model.duration import format_duration
 from millrace.model.errors import ConflictError, CorruptError, MillraceError
 from millrace.model.pipeline import FileSink, Pipeline, TableSink, TopicSink
@@ -31,6 +32,7 @@ def examine(
     between the swap of the views and theirs are swapped, as the next run would do.
     """
     log, found = _log(pipeline, home)
+    found += _letters(pipeline, home)
     with closing(open_store(home.store)) as store:
         damage = _store_damage(store)
         if damage is not None:
@@ -205,6 +207,15 @@ def _table_sinks(pipeline: Pipeline, home: Locations) -> Iterator[Finding]:
         move = Way(what, "tables that no pipeline writes are lost", f"{home.command('repair')} --yes")
         again = replay_ways(pipeline, home)
         yield Finding(f"the database {path} of a table sink is damaged", (move, *again), MoveDatabase(path), True)
+
+
+def _letters(pipeline: Pipeline, home: Locations) -> Iterator[Finding]:
+    file = box_of(home.checkpoint.parent, pipeline.name).file
+    with closing(SqliteStore(file)) as database:
+        if database.damage() is not None:
+            what = "move it aside; a replay lists the dead letters of the records in the log again"
+            move = Way(what, "what was done about them is forgotten", f"{home.command('repair')} --yes")
+            yield Finding(f"{file} with the dead letters is damaged", (move,), MoveDatabase(file))
 
 
 def _agreement(

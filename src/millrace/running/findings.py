@@ -27,7 +27,7 @@ class SkipGap:
 
 @dataclass(frozen=True, slots=True)
 class MoveDatabase:
-    """Move a damaged SQLite database aside: the store, or that of a table sink."""
+    """Move a damaged SQLite database aside: the store, that of a table sink, or that of dead letters."""
 
     file: Path
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from millrace.letters.box import SUFFIX as LETTERS
 from millrace.model.errors import MachineError
 from millrace.views.store import file_of
 
@@ -33,6 +34,10 @@ class Project:
     def boundaries(self) -> list[Path]:
         """The files with the boundaries of batch layers."""
         return sorted(self.folder.glob("*.boundary"))
+
+    def letters(self) -> list[Path]:
+        """The files with the dead letters of pipelines."""
+        return sorted(self.folder.glob(f"*{LETTERS}"))
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from millrace.eventlog.durable import write_whole
 from millrace.eventlog.topics import Log
+from millrace.letters.box import box_of
 from millrace.model.errors import ConflictError, CorruptError, PipelineError
 from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import compile, sink_id
@@ -38,6 +39,7 @@ from millrace.running.views import KeptViews, shapes_of
 from millrace.spark.checkpoint import Checkpoint, in_use
 from millrace.spark.damage import damage_of
 from millrace.spark.gate import closed
+from millrace.spark.letters import LetterWriter
 from millrace.spark.outputs import check_places, writers_of
 from millrace.spark.progress import BatchProgress
 from millrace.views.store import GenerationState, Store, open_store
@@ -123,6 +125,7 @@ def _fill(
     with closed([each for each in (old, home.generation(generation)) if each.is_dir()]):
         store.swap(pipeline.name, generation)
         _serve_sinks(pipeline, home, generation)
+        _serve_letters(pipeline, home, generation)
     outputs = ", ".join([*pipeline.views, *(str(output.sink) for output in pipeline.sinks)])
     done = [f"{rows:,} rows computed again; generation {generation} of {outputs} is now served"]
     done += [
@@ -144,12 +147,23 @@ def roll_back(pipeline: Pipeline, home: Locations) -> str:
         store.rollback(pipeline.name)
         number = serving(store, pipeline.name)
         _serve_sinks(pipeline, home, number)
+        _serve_letters(pipeline, home, number)
     return f"generation {number} of {', '.join(pipeline.views)} is served again"
 
 
 def _serve_sinks(pipeline: Pipeline, home: Locations, generation: int) -> None:
     for writer in writers_of(pipeline, str(home.log.absolute()), generation).values():
         writer.serve()
+
+
+def _serve_letters(pipeline: Pipeline, home: Locations, generation: int) -> None:
+    """Show the dead letters of a generation; if a crash or a damaged file prevents that, its next run does it."""
+    checkpoint = Checkpoint(home.generation(generation))
+    with suppress(CorruptError):
+        history = checkpoint.history()
+        if history is not None:
+            box = box_of(home.checkpoint.parent, pipeline.name)
+            LetterWriter(box, compile(pipeline), home.log, history.id, checkpoint.folder).serve()
 
 
 def _check_resend(pipeline: Pipeline, home: Locations, resend: bool | None) -> None:

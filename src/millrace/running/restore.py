@@ -141,12 +141,13 @@ def _replace(project: Project, manifest: Manifest, places: list[_Place]) -> Path
             if place.part == CHECKPOINTS:
                 names = {path.name for path in place.stage.iterdir()} if place.stage.is_dir() else set()
                 present = [path for name in sorted(names) if (path := project.folder / name).exists()]
-                for path in {*present, *_checkpoint_folders(project), *project.boundaries()}:
+                letters = project.letters()
+                for path in {*present, *_checkpoint_folders(project), *project.boundaries()} - {*letters}:
                     _move(path, aside / CHECKPOINTS / path.name)
+                for path in letters:
+                    _move_database(path, aside / CHECKPOINTS / path.name, held)
             else:
-                held.enter_context(_write_lock(place.to))
-                for suffix in ("", *_BESIDE):
-                    _move(place.to.with_name(place.to.name + suffix), aside / (place.part + suffix))
+                _move_database(place.to, aside / place.part, held)
         for place in places:
             if place.part != CHECKPOINTS:
                 _put(place.stage, place.to)
@@ -168,6 +169,12 @@ def _move(path: Path, to: Path) -> None:
     if path.exists():
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(path, to)
+
+
+def _move_database(path: Path, to: Path, held: ExitStack) -> None:
+    held.enter_context(_write_lock(path.absolute()))
+    for suffix in ("", *_BESIDE):
+        _move(path.with_name(path.name + suffix), to.with_name(to.name + suffix))
 
 
 def _put(stage: Path, to: Path) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from millrace.eventlog.topics import Log
+from millrace.letters.box import box_of
 from millrace.model.duration import parse_duration, parse_positive
 from millrace.model.errors import MillraceError
 from millrace.model.pipeline import Pipeline
@@ -192,7 +193,7 @@ def prepare_batch(
     views = KeptViews(store, pipeline, generation)
     spark = lease.session(checkpoint / "spark.log")
     return lambda told: unless_told(told, spark, lambda: batch.run(
-        spark, pipeline, views, dead_letters=checkpoint / "dead_letters", log=home.log, shards=shards,
+        spark, pipeline, views, letters=box_of(home.checkpoint.parent, pipeline.name), log=home.log, shards=shards,
         lookups=lookups(pipeline, home.store), on_tasks=on_tasks,
     ))  # fmt: skip
 

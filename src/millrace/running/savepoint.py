@@ -23,7 +23,7 @@ _ORDER = (
     "millrace.json", "begun", "skipped.json", "spark/commits", "spark/metadata", "spark/offsets", "spark/sources",
     "sources", "tables", "spark/state",
 )  # fmt: skip
-_IMMUTABLE = ("spark/state", "tables", "dead_letters")
+_IMMUTABLE = ("spark/state", "tables")
 """The folders whose files are never modified after they have their names."""
 _ATTEMPTS = 5
 

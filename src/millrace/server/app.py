@@ -2,23 +2,24 @@
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 
 from millrace.eventlog.topics import Log
 from millrace.model.errors import Kind, MillraceError, PipelineError
-from millrace.model.plain import to_json
 from millrace.server.asked import asked_of
 from millrace.server.body import records_of
 from millrace.server.collector import BusyError, Collector
+from millrace.server.dead import dead_routes
 from millrace.server.gate import Marks
+from millrace.server.tables import arrow_answer, json_answer, wants_arrow
 from millrace.sources.collect import keys_of
 from millrace.views.store import ForgottenError, Store
-from millrace.views.tabular import ARROW, VERSION, table_of
+from millrace.views.tabular import table_of
 
 MOST = 64 << 20
 """The maximum size of a request body in bytes."""
@@ -56,8 +57,8 @@ _TAKES_QUERY = {
 }
 
 
-def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
-    """The application over a log and a store."""
+def make_app(log: Log, store: Store, marks: Marks | None = None, folder: Path | None = None) -> FastAPI:
+    """The application over a log, a store and a folder of checkpoints, by default that of the log."""
     app = FastAPI(title="Millrace", docs_url="/docs", redoc_url=None)
     collector = Collector(log, marks or Marks(), time.monotonic)
 
@@ -127,12 +128,12 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
     @app.get("/views/{view}")
     def rows(view: str, request: Request) -> Response:
         asked = asked_of(request.query_params.multi_items())
-        if _wants_arrow(request):
+        if wants_arrow(request):
             limit = None if "limit" not in request.query_params else asked.limit
             found = store.rows(view, asked.where, asked.order, limit, asked.offset)
-            return _arrow(found.rows, found.version)
+            return arrow_answer(found.rows, found.version)
         found = store.rows(view, asked.where, asked.order, asked.limit, asked.offset)
-        return _json({"view": view, "version": found.version, "rows": found.rows.to_pylist()})
+        return json_answer({"view": view, "version": found.version, "rows": found.rows.to_pylist()})
 
     @app.get("/views/{view}/changes")
     def changes(
@@ -141,18 +142,19 @@ def make_app(log: Log, store: Store, marks: Marks | None = None) -> FastAPI:
         since: int = Query(description="The version of the view after which changes are returned."),
     ) -> Response:
         found = store.changes(view, since)
-        if _wants_arrow(request):
-            return _arrow(found)
-        return _json({"view": view, "since": since, "changes": found.to_pylist()})
+        if wants_arrow(request):
+            return arrow_answer(found)
+        return json_answer({"view": view, "since": since, "changes": found.to_pylist()})
 
     @app.post("/query", openapi_extra=_TAKES_QUERY)
     async def query(request: Request) -> Response:
         asked = _query_of(await _body(request))  # the content type is ignored, as curl -d sends that of a form
         found = await asyncio.to_thread(store.query, asked.sql, asked.seconds, asked.limit, asked.params)
-        if _wants_arrow(request):
-            return await asyncio.to_thread(lambda: _arrow(table_of(found)))
-        return await asyncio.to_thread(_json, {"columns": found.columns, "rows": found.rows, "more": found.more})
+        if wants_arrow(request):
+            return await asyncio.to_thread(lambda: arrow_answer(table_of(found)))
+        return await asyncio.to_thread(json_answer, {"columns": found.columns, "rows": found.rows, "more": found.more})
 
+    app.include_router(dead_routes(folder or log.path.parent, log, _body))
     return app
 
 
@@ -164,24 +166,6 @@ def _query_of(body: bytes) -> SqlQuery:
         where = f"{wrong['loc'][0]}: " if wrong["loc"] else ""
         problem = f"the body of POST /query is not valid: {where}{wrong['msg']}"
         raise PipelineError(problem, 'send {"sql": "SELECT ..."}') from None
-
-
-def _json(content: Any) -> Response:
-    return Response(to_json(content), media_type="application/json")
-
-
-def _wants_arrow(request: Request) -> bool:
-    return ARROW in request.headers.get("accept", "")
-
-
-def _arrow(table: pa.Table, version: int | None = None) -> Response:
-    """A table as an Arrow IPC stream, with types and without a row limit; the version is metadata of the schema."""
-    if version is not None:
-        table = table.replace_schema_metadata({VERSION: str(version)})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return Response(sink.getvalue().to_pybytes(), media_type=ARROW)
 
 
 async def _body(request: Request) -> bytes:

@@ -24,6 +24,8 @@ class Bundle:
     """The offset of each record in the origin."""
     texts: pa.Array | None = None
     rows: pa.Table | None = None
+    partition: int | None = None
+    """The partition of the topic; None for other sources."""
 
     def __len__(self) -> int:
         return len(self.offsets)

@@ -161,7 +161,8 @@ class FeedSplit:
         records = _opened(self.log).read(self.topic, self.partition, self.start, self.end)
         found = records["value"]
         values = found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
-        return Bundle(f"{self.topic}/{self.partition}", records["offset"].to_numpy(), as_texts(values))
+        origin, offsets = f"{self.topic}/{self.partition}", records["offset"].to_numpy()
+        return Bundle(origin, offsets, as_texts(values), partition=self.partition)
 
 
 @lru_cache(4)

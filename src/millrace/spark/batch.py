@@ -5,6 +5,7 @@ stream, once, in a grouped map. The answer is the last pane of each key and wind
 """
 
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millrace.eventlog.topics import DEFAULT_LOG
+from millrace.letters.box import BATCH, LetterBox
 from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import PlanSettings, compile
 from millrace.sources.memory import MemoryScript
@@ -24,12 +26,12 @@ from millrace.spark.failure import plain_error
 from millrace.spark.gather import Gathered, gather
 from millrace.spark.inputs import read_messages
 from millrace.spark.job import Job, PackedJob
+from millrace.spark.letters import LetterWriter
 from millrace.spark.messages import FROM_SHARD, MESSAGE, Message
 from millrace.spark.outputs import check_places, of_views, writers_of
 from millrace.spark.session import labels_of, streaming
 from millrace.spark.settled import settled
 from millrace.spark.shards import NoState, Shard
-from millrace.spark.sinks import LetterWriter
 from millrace.spark.snapshots import Lookup
 from millrace.spark.writers import Views
 
@@ -42,7 +44,7 @@ def run(
     pipeline: Pipeline,
     views: Views | None = None,
     *,
-    dead_letters: str | Path | None = None,
+    letters: LetterBox | None = None,
     log: str | Path = DEFAULT_LOG,
     lookups: Mapping[str, Lookup] | None = None,
     scripts: Mapping[str, MemoryScript] | None = None,
@@ -60,8 +62,8 @@ def run(
         views.replace(of_views(pipeline, gathered.answers))
     for name, writer in writers.items():
         writer.replace(gathered.answers[name])
-    if dead_letters is not None:
-        LetterWriter(Path(dead_letters)).replace(gathered.dead_letters)
+    if letters is not None:
+        LetterWriter(letters, gathered.plan, log, f"{BATCH}{uuid.uuid4().hex[:8]}").write(gathered.dead_letters)
     return gathered
 
 

@@ -53,11 +53,6 @@ class Checkpoint:
         """Spark's own part: offsets, commits, state."""
         return self.folder / "spark"
 
-    @property
-    def dead_letters(self) -> Path:
-        """The folder of dead letters."""
-        return self.folder / "dead_letters"
-
     def offsets(self, batch: int) -> Path:
         """The file in which Spark logs the offsets of a batch."""
         return self.spark / "offsets" / str(batch)

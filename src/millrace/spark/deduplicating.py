@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.model.stream import find_event_time
+from millrace.model.stream import find_event_time, sources
 from millrace.model.watermark import Seen
 from millrace.panes.advance import PaneState
 from millrace.panes.seen import first_seen
@@ -36,7 +36,8 @@ class Deduplicating:
     def __init__(self, name: str, split: DedupSplit) -> None:
         """Compile the operators after the dedup."""
         self._split = split
-        self._reading = Reading([(0, stage_of(name, split.below))], split.source, {})
+        named = ", ".join(source.name for source in sources(split.above))
+        self._reading = Reading([(0, stage_of(name, split.below))], split.source, {}, named)
 
     def take(self, state: PaneState, sent: Sequence[pa.Table]) -> Passed:
         """Process the rows that tasks sent, in order."""
@@ -50,7 +51,8 @@ class Deduplicating:
         seen, first = first_seen(state.seen, keys, at, dedup.within, state.watermark)
         made = Sent()
         kept = _Kept(rows.take(pa.array(first)))
-        letters = self._reading.take(kept.read(), kept, {0: made})
+        # The rows have lost the offsets of their records.
+        letters = [{**letter, "offset": None} for letter in self._reading.take(kept.read(), kept, {0: made})]
         told = None if self._split.is_timed_above else made.seen.get(0, Seen())
         return Passed(replace(state, seen=seen), made.rows, told, letters)
 

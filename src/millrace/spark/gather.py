@@ -29,12 +29,14 @@ class Gathered:
 
     @cached_property
     def dead_letters(self) -> pa.Table:
-        """The dead letters, without duplicates."""
+        """The dead letters: one for each record and output, however many edges have read the record."""
         letters = [from_bytes(each["payload"]) for each in self.messages if each["kind"] == DEAD]
         if not letters:
             return DEAD_LETTERS.empty_table()
-        # Different tasks read the sides of a union, and each may make the same record a dead letter.
-        rows = {tuple(row.values()): row for row in pa.concat_tables(letters).to_pylist()}
+        rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for row in pa.concat_tables(letters).to_pylist():
+            key = (row["origin"], row["offset"], row["output"])
+            rows.setdefault(key if row["offset"] is not None else tuple(row.values()), row)
         return pa.Table.from_pylist(list(rows.values()), DEAD_LETTERS)
 
     @cached_property
@@ -49,8 +51,13 @@ class Gathered:
         due = [each.due for each in self.statuses if each.due is not None]
         return max(each.now for each in self.statuses), min(due, default=None)
 
-    def progress(self, batch: int, phases: Mapping[str, float], clock_moved: int = 0) -> BatchProgress:
-        """The progress event of a micro-batch; `phases` holds the seconds of each phase."""
+    def progress(
+        self, batch: int, phases: Mapping[str, float], clock_moved: int = 0, dead: int | None = None
+    ) -> BatchProgress:
+        """The progress event of a micro-batch; `phases` holds the seconds of each phase.
+
+        `dead` is the number of its dead letters, without those that an earlier micro-batch has listed.
+        """
         reports = [TaskReport.from_json(each["report"]) for each in self.messages if each["kind"] == PARTIALS]
         parts = {
             stage.id: part_progress(
@@ -62,7 +69,8 @@ class Gathered:
             for number, stage in enumerate(self.plan.stages)
         }
         spent = {"edge": sum(each.spent for each in reports), "panes": sum(each.spent for each in self.statuses)}
-        rows, dead = sum(each.rows for each in reports), len(self.dead_letters)
+        rows = sum(each.rows for each in reports)
+        dead = len(self.dead_letters) if dead is None else dead
         return BatchProgress(batch, rows, sum(phases.values()), dead, parts, {**phases, **spent}, clock_moved)
 
     def _of(self, number: int, stage: Stage) -> pa.Table:

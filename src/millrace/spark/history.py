@@ -97,7 +97,7 @@ def history_of(folder: Path, spark: Path) -> History | None:
     digests = {batch: digest_of(path) for batch, path in offsets.items()}
     known = tuple(read.get(last, ()))
     if committed < last or last < 0:
-        begun = _begun(folder / "sources")
+        begun = topics_begun(folder)
         known = tuple(replace(each, since=_since(each, read.get(last - 1, ()), begun)) for each in known)
         known = known if last >= 0 else begun
     with _damage(folder / SKIPPED):
@@ -105,10 +105,10 @@ def history_of(folder: Path, spark: Path) -> History | None:
     return History(id, generation, outputs, committed, digests, known, skipped)
 
 
-def _begun(journals: Path) -> tuple[TopicRead, ...]:
+def topics_begun(folder: Path) -> tuple[TopicRead, ...]:
     """The topics of a checkpoint at the start of its first run, from the journals of its sources."""
     found = []
-    for path in sorted(journals.glob("*.json")):
+    for path in sorted((folder / "sources").glob("*.json")):
         with _damage(path):
             begun = unsealed(path.read_bytes())
             if "name" in begun:  # earlier releases did not write it

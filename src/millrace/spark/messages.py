@@ -22,12 +22,15 @@ NO_STAGE = -1
 """The stage of messages that belong to no stage: dead letters, counts."""
 
 DEAD_LETTERS = pa.schema(
-    [("source", pa.string()), ("origin", pa.string()), ("offset", pa.int64()), ("reason", pa.string()),
+    [("source", pa.string()), ("origin", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
+     ("output", pa.string()), ("problem", pa.string()), ("reason", pa.string()), ("hint", pa.string()),
      ("value", pa.string())]
 )  # fmt: skip
-"""A record that was rejected: its source, origin and offset, the reason and its text.
+"""A record that was rejected: its source, origin, partition and offset, the reason, a hint and its text.
 
-Or an answer that has no value: the output as the origin, the reason, and the key and the window as JSON.
+The output is the one that has no value for it; None if the record does not fit the schema, so that no output can read
+it. `problem` is the reason without the values of the record. An answer that has no value has its output as the origin,
+no offset, and the key and the window as the value; a row that fails after a dedup has no offset either.
 """
 
 MESSAGE = pa.schema(

@@ -10,13 +10,14 @@ of that expression in `__bad` past every filter, and becomes a dead letter.
 """
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, assert_never
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
+from pyspark import TaskContext, cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -39,7 +40,6 @@ from millrace.model.stream import (
     event_times,
     find_event_time,
     node_of,
-    sources,
 )
 from millrace.model.typed import is_fallible
 from millrace.model.watermark import Percentile, Punctuated, Seen
@@ -48,7 +48,7 @@ from millrace.panes.advance import Panes
 from millrace.panes.blobs import to_bytes
 from millrace.plan.explain import edge_as_text
 from millrace.plan.plan import Stage
-from millrace.sources.bundle import Times, together
+from millrace.sources.bundle import Split, Times, together
 from millrace.spark.envelope import reported
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.messages import (
@@ -62,7 +62,7 @@ from millrace.spark.messages import (
     TaskReport,
     to_batch,
 )
-from millrace.spark.task import by_shard, lifted
+from millrace.spark.task import Letters, by_shard, lifted, no_event_time
 from millrace.spark.tried import tried
 
 ORIGIN, OFFSET, CONTROL = "__origin", "__offset", "__control"
@@ -260,16 +260,16 @@ class Sender:
 
     def __init__(self, stage: Stage, reasons: Sequence[str]) -> None:
         """Start empty. `reasons` holds the reasons of dead letters, by the number in `__bad`."""
-        self._reasons = reasons
-        read = sources(stage.stream)
-        self._source = read[0].name if len(read) == 1 else ""
+        self._reasons, self._output = reasons, stage.id
         self._panes = None if stage.query is None else Panes(stage.query)
         self._policies = [node.estimator.policy for node in event_times(stage.stream)]
         self._columns = [node.column for node in event_times(stage.stream)]
         self._made: list[pa.Table] = []
         self._seen: dict[int, Seen] = {}
         self._letters: list[dict[str, Any]] = []
-        self._aside: set[tuple[str, int]] = set()
+        self._aside: dict[tuple[str, int], tuple[str, str | None]] = {}
+        """The reasons of rows without a value, with hints, by the origin and the offset of their records."""
+        self._read: list[str] = []
         self._times: list[Times] = []
         self._rows, self._spent = 0, 0.0
 
@@ -305,8 +305,9 @@ class Sender:
             sent = [Message(0, number, sequence + n, ROWS, payload=to_bytes(rows)) for n, rows in enumerate(self._made)]
         else:
             sent = list(by_shard(self._panes, number, sequence, self._made, TaskReport(times, self._seen), shards))
-        if self._letters:
-            table = pa.Table.from_pylist(self._letters, DEAD_LETTERS)
+        letters = [*self._letters, *self._rejected()]
+        if letters:
+            table = pa.Table.from_pylist(letters, DEAD_LETTERS)
             sent.append(Message(0, NO_STAGE, sequence, DEAD, payload=to_bytes(table)))
         counted = TaskReport(Times(0, 0), rows=self._rows, spent=self._spent)
         return [*sent, Message(0, NO_STAGE, sequence, PARTIALS, counted.to_json())]
@@ -314,6 +315,7 @@ class Sender:
     def _heed(self, control: dict[str, Any]) -> None:
         self._times.append(Times(*control["times"]))
         self._letters += control["letters"]
+        self._read.append(control["read"])
         self._rows += control["rows"]
         self._spent += control["spent"]
 
@@ -330,15 +332,34 @@ class Sender:
         self._seen[node] = self._seen.get(node, Seen()) + seen
         timeless = rows.filter(pc.and_(times.is_null(), rows[_CLOSED].is_null()))
         for row in timeless.select([ORIGIN, OFFSET]).to_pylist():
-            self._set_aside(row, f"event time {self._columns[node]} is NULL")
+            self._set_aside(row, *no_event_time(self._columns[node]))
 
-    def _set_aside(self, row: Mapping[str, Any], reason: str) -> None:
+    def _set_aside(self, row: Mapping[str, Any], reason: str, hint: str | None = None) -> None:
         """Make a record a dead letter, once, however many rows it has become."""
-        place = (row[ORIGIN], row[OFFSET])
-        if place not in self._aside:
-            self._aside.add(place)
-            letter = {"source": self._source, "origin": row[ORIGIN], "offset": row[OFFSET], "value": None}
-            self._letters.append({**letter, "reason": reason})
+        self._aside.setdefault((row[ORIGIN], row[OFFSET]), (reason, hint))
+
+    def _rejected(self) -> Iterator[dict[str, Any]]:
+        """The dead letters of rows without a value. Spark's rows do not carry their records: they are read again."""
+        left = dict(self._aside)
+        for source, split in (each for packed in dict.fromkeys(self._read) for each in _unpacked(packed)):
+            if not left:
+                return
+            bundle = split.read()
+            letters = Letters(source, bundle, split, whole=bundle.rows)
+            wanted = [offset for origin, offset in left if origin == bundle.origin]
+            for place in np.flatnonzero(np.isin(bundle.offsets, wanted)).tolist():
+                letters.add(place, self._output, *left.pop((bundle.origin, int(bundle.offsets[place]))))
+            yield from letters.rows
+
+
+def packed_splits(source: str, splits: Sequence[Split]) -> str:
+    """The splits that a task reads of a source, as text, so that their records can be read again."""
+    return b64encode(cloudpickle.dumps((source, splits))).decode()  # type: ignore[no-untyped-call]
+
+
+def _unpacked(packed: str) -> list[tuple[str, Split]]:
+    source, splits = cloudpickle.loads(b64decode(packed))
+    return [(source, split) for split in splits]
 
 
 def _column(name: str) -> Column:

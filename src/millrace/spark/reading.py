@@ -15,7 +15,7 @@ from millrace.spark.answers import arrow_schema
 from millrace.spark.crash import reach
 from millrace.spark.envelope import reported
 from millrace.spark.messages import to_batch
-from millrace.spark.native import CONTROL, OFFSET, ORIGIN
+from millrace.spark.native import CONTROL, OFFSET, ORIGIN, packed_splits
 from millrace.spark.source import Reads, Task
 from millrace.spark.task import Letters, decoded, reader_of
 
@@ -31,11 +31,11 @@ def read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:
         reach("bundle read")
         yield to_batch(messages, reads.packed.job.labels)
     else:
-        yield from rows_of(reads.packed.job.sources[reads.source], task)
+        yield from rows_of(reads.packed.job.sources[reads.source], task, reads.counts)
 
 
-def rows_of(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
-    """The rows of a source, then a control row with the clock and the dead letters."""
+def rows_of(source: Source, task: Task, counts: bool = True) -> Iterator[pa.RecordBatch]:
+    """The rows of a source, then a control row: the clock, the dead letters and, if it `counts`, the number of rows."""
     began = time.process_time()
     schema = arrow_schema(source.schema)
     for name, kind in ((ORIGIN, pa.string()), (OFFSET, pa.int64()), (CONTROL, pa.string())):
@@ -45,7 +45,7 @@ def rows_of(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
     for _, split in task.splits:
         bundle = split.read()
         read += len(bundle)
-        aside = Letters(source, bundle, split)
+        aside = Letters(source.name, bundle, split)
         rows, places = bundle.rows, np.arange(len(bundle))
         if rows is None:
             rows, places = decoded(JsonDecoder(source.schema), aside)
@@ -59,5 +59,6 @@ def rows_of(source: Source, task: Task) -> Iterator[pa.RecordBatch]:
     for times in task.times.values():
         told = [times.before, times.now, times.watermark]
         spent = time.process_time() - began
-        control = json.dumps({"times": told, "letters": letters, "rows": read, "spent": spent})
+        about = {"times": told, "letters": letters, "rows": read if counts else 0, "spent": spent}
+        control = json.dumps({**about, "read": packed_splits(source.name, [split for _, split in task.splits])})
         yield pa.RecordBatch.from_pylist([{CONTROL: control}], schema)

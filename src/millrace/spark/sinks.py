@@ -30,24 +30,6 @@ from millrace.spark.trouble import by_number
 from millrace.spark.writers import Writer
 
 
-class LetterWriter:
-    """Dead letters: JSON files in the checkpoint, so that they need no record of commits."""
-
-    def __init__(self, folder: Path) -> None:
-        """The first letter creates the folder."""
-        self._folder = folder
-        _remove_parts(folder)
-
-    def write(self, letters: pa.Table, commit: Commit, once: bool) -> None:
-        """Write a file named by the commit; unless `once`, the name also holds the process id."""
-        if len(letters):
-            _put(letters, self._folder / _name(commit, once, "json"), "json")
-
-    def replace(self, letters: pa.Table) -> None:
-        """Write one file, then remove the others."""
-        _replace(letters, self._folder, "json")
-
-
 class FileWriter:
     """Files in a folder, one for each micro-batch that has answers. A visible file is complete.
 

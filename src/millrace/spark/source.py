@@ -66,6 +66,15 @@ class Reads:
         return self.packed.job.read_by(self.stages) if self.source is None else [self.source]
 
     @property
+    def counts(self) -> bool:
+        """Whether its records count as read: those of a source that several Spark sources read count only once."""
+        if self.source is None:
+            return True
+        plan = self.packed.job.plan
+        readers = [n for n, stage in enumerate(plan.stages) if plan.sources[self.source].id in stage.inputs]
+        return not {*readers} & {*plan.fused} and readers[0] == self.stages[0]
+
+    @property
     def journal(self) -> str:
         """The name that distinguishes the journals of its sources: `FUSED`, or the id of the native stage."""
         return FUSED if self.source is None else self.packed.job.stages[self.stages[0]].id

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millrace.eventlog.durable import sync
 from millrace.eventlog.room import why_no_room
 from millrace.eventlog.topics import DEFAULT_LOG
+from millrace.letters.box import box_of
 from millrace.model.connectors import Commit
 from millrace.model.duration import SECOND, Duration, parse_duration, parse_positive
 from millrace.model.errors import AGAIN, ConflictError, CorruptError, MillraceError, PipelineError
@@ -38,13 +39,13 @@ from millrace.spark.gather import Gathered, gather
 from millrace.spark.history import digest_of
 from millrace.spark.inputs import read_messages
 from millrace.spark.job import DEFAULT_LATENCY, Job
+from millrace.spark.letters import LetterWriter
 from millrace.spark.messages import FROM_SHARD
 from millrace.spark.outputs import check_places, of_views, writers_of
 from millrace.spark.progress import BatchProgress
 from millrace.spark.session import labels_of, streaming
 from millrace.spark.settled import settled
 from millrace.spark.shards import processor
-from millrace.spark.sinks import LetterWriter
 from millrace.spark.snapshots import Lookup
 from millrace.spark.timers import Timers
 from millrace.spark.trouble import by_number
@@ -76,11 +77,14 @@ class StreamRun:
         letters: LetterWriter,
         on_batch: OnBatch | None,
         silent: Collection[str],
+        staged: bool,
     ) -> None:
         """Everything except Spark's query and the lock of the checkpoint, which `start` adds."""
         self._pipeline, self._plan, self._checkpoint, self._delivery = pipeline, plan, checkpoint, delivery
         self._views, self._writers, self._letters = views, writers, letters
-        self._on_batch, self._silent = on_batch, silent
+        self._on_batch, self._silent, self._staged = on_batch, silent, staged
+        self._dead = 0
+        """The number of dead letters of the last micro-batch."""
         self._written: set[str] = set()
         """The sinks that this run has written to."""
         self._failure: BaseException | None = None
@@ -163,7 +167,8 @@ class StreamRun:
             Timers(self._checkpoint.timers).write(*timers)
         if self._on_batch is not None:
             phases = {"run": ran - began, "write": time.monotonic() - ran}
-            self._on_batch(gathered.progress(batch, phases, self._clock_moved(gathered)), gathered.answers)
+            progress = gathered.progress(batch, phases, self._clock_moved(gathered), self._dead)
+            self._on_batch(progress, gathered.answers)
 
     def _clock_moved(self, gathered: Gathered) -> int:
         if not gathered.statuses:
@@ -186,8 +191,12 @@ class StreamRun:
         self._written.add(output)
 
     def _write_letters(self, gathered: Gathered) -> Write:
-        """Dead letters are written whatever the guarantee skips."""
-        return lambda _, commit, once: self._letters.write(gathered.dead_letters, commit, once)
+        """Dead letters are written once, whatever the guarantee skips or repeats."""
+
+        def write(answers: Answers, commit: Commit, once: bool) -> None:
+            self._dead = self._letters.write(gathered.dead_letters, commit.batch, self._staged)
+
+        return write
 
 
 def start(
@@ -241,9 +250,9 @@ def start(
             parse_positive(latency, "latency"), given, lookups or {},
         )  # fmt: skip
         writers = writers_of(pipeline, job.log, generation, staged)
-        letters = LetterWriter(kept.dead_letters)
+        letters = LetterWriter(box_of(kept.folder.parent, pipeline.name), plan, log, opened.id, kept.folder)
         delivery = Delivery(pipeline.name, opened.id, promised, kept.begun)
-        run = StreamRun(pipeline, plan, kept, delivery, views, writers, letters, on_batch, silent)
+        run = StreamRun(pipeline, plan, kept, delivery, views, writers, letters, on_batch, silent, staged)
         packed = job.pack()
         frame = (
             read_messages(streaming(spark, job.shards), packed, stream=True)

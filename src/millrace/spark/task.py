@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.edge.connection import ROW_ERRORS, ROW_NUMBER
-from millrace.edge.decode import JsonDecoder, look_like_objects
+from millrace.edge.decode import JsonDecoder, Misfit, look_like_objects
 from millrace.edge.fused import Fused, Taken, columns_read
 from millrace.model.arrow import arrow_type
 from millrace.model.query import Query
@@ -51,19 +51,26 @@ class Sent:
 class Letters:
     """The dead letters of one bundle."""
 
-    source: Source
+    source: str
     bundle: Bundle
     split: Split
     rows: list[dict[str, Any]] = field(default_factory=list)
-    places: set[int] = field(default_factory=set)
+    places: set[tuple[int, str | None]] = field(default_factory=set)
     whole: pa.Table | None = None
     """All columns of the records, read for the first dead letter."""
 
-    def add(self, place: int, reason: str) -> None:
-        """Make a record a dead letter, once, however many outputs reject it."""
-        if place in self.places:
+    def reject(self, misfit: Misfit) -> None:
+        """Make a record that does not fit the schema a dead letter: no output can read it."""
+        self._add(misfit.row, None, misfit.problem, misfit.reason, misfit.hint)
+
+    def add(self, place: int, output: str, reason: str, hint: str | None = None) -> None:
+        """Make a record a dead letter of an output, once, however many of its rows have no value."""
+        self._add(place, output, reason, reason, hint)
+
+    def _add(self, place: int, output: str | None, problem: str, reason: str, hint: str | None) -> None:
+        if (place, output) in self.places:
             return
-        self.places.add(place)
+        self.places.add((place, output))
         if self.bundle.texts is not None:
             value = self.bundle.texts[place].as_py()
         else:
@@ -71,10 +78,14 @@ class Letters:
             value = json.dumps(self.whole.slice(place, 1).to_pylist()[0], default=str)  # type: ignore[union-attr]
         self.rows.append(
             {
-                "source": self.source.name,
+                "source": self.source,
                 "origin": self.bundle.origin,
+                "partition": self.bundle.partition,
                 "offset": int(self.bundle.offsets[place]),
+                "output": output,
+                "problem": problem,
                 "reason": reason,
+                "hint": hint,
                 "value": None if value is None else value.strip(),
             }
         )
@@ -132,9 +143,15 @@ class FusedReader:
 class Reading:
     """One source and the fused outputs that read it."""
 
-    def __init__(self, fused: Sequence[tuple[int, Stage]], source: Source, tables: Mapping[str, pa.Table]) -> None:
-        """Prepare the statements of stages, by number."""
-        self._source = source
+    def __init__(
+        self,
+        fused: Sequence[tuple[int, Stage]],
+        source: Source,
+        tables: Mapping[str, pa.Table],
+        named: str | None = None,
+    ) -> None:
+        """Prepare the statements of stages, by number. Dead letters name the source, or what is `named` instead."""
+        self._source, self._named = source, named or source.name
         self._takers = [
             Taker(number, stage, source, tables) for number, stage in fused if source in sources(stage.stream)
         ]
@@ -147,7 +164,7 @@ class Reading:
         """Process the bundle of a split for every output, and return the dead letters."""
         if not len(bundle):
             return []
-        letters = Letters(self._source, bundle, split)
+        letters = Letters(self._named, bundle, split)
         if bundle.rows is not None:
             self._take_rows(bundle.rows, np.arange(len(bundle)), sent, letters)
         elif not (self._is_clean and self._take_at_once(bundle.texts, sent)):
@@ -187,7 +204,7 @@ class Taker:
 
     def __init__(self, number: int, stage: Stage, source: Source, tables: Mapping[str, pa.Table]) -> None:
         """Prepare the statement. Raises CannotFuseError if there is none."""
-        self.number = number
+        self.number, self._output = number, stage.id
         of = stage.of if stage.dedup is None else stage.dedup.above
         self._compile = partial(Fused, of, source, tables, ordered=stage.dedup is not None)
         self._fused = self._compile()
@@ -208,14 +225,14 @@ class Taker:
             return
         self._add(taken, sent, letters)
         for place in taken.timeless:
-            letters.add(place, f"event time {self._fused.event_time.column} is NULL")  # type: ignore[union-attr]
+            letters.add(place, self._output, *no_event_time(self._fused.event_time.column))  # type: ignore[union-attr]
         for place, reason in taken.bad:
-            letters.add(place, reason)
+            letters.add(place, self._output, reason)
 
     def _take_halves(self, rows: pa.Table, sent: Sent, letters: Letters, error: str) -> None:
         """Bisect rows on which DuckDB fails unexpectedly, so that only the failing row becomes a dead letter."""
         if len(rows) == 1:
-            letters.add(rows[ROW_NUMBER][0].as_py(), error)
+            letters.add(rows[ROW_NUMBER][0].as_py(), self._output, error)
             return
         half = len(rows) // 2
         self.take(rows.slice(0, half), sent, letters)
@@ -247,7 +264,8 @@ class Taker:
             if failed and letters is None:
                 return False
             for row, reason in failed.items():
-                letters.add(taken.rows[ROW_NUMBER][row].as_py(), reason)  # type: ignore[union-attr]
+                place = taken.rows[ROW_NUMBER][row].as_py()
+                letters.add(place, self._output, reason)  # type: ignore[union-attr]
         if len(rows):
             sent.rows.append(rows)
         self._see(taken.seen, sent)
@@ -258,11 +276,17 @@ class Taker:
             sent.seen[self._node] = sent.seen.get(self._node, Seen()) + seen
 
 
+def no_event_time(column: str) -> tuple[str, str]:
+    """The reason of a row without an event time, and a hint."""
+    hint = f'leave such rows out before event_time: where("{column} IS NOT NULL")'
+    return f"event time {column} is NULL", hint
+
+
 def decoded(decoder: JsonDecoder, letters: Letters) -> tuple[pa.Table, npt.NDArray[np.int64]]:
     """The rows of a bundle of texts and their indexes in it; records that do not fit become dead letters."""
     rows, misfits = decoder.decode(letters.bundle.texts)
     for misfit in misfits:
-        letters.add(misfit.row, misfit.reason)
+        letters.reject(misfit)
     return rows, np.delete(np.arange(len(letters.bundle)), [misfit.row for misfit in misfits])
 
 

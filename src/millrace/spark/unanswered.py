@@ -16,11 +16,12 @@ def letters_of(stage: Stage, failed: pa.Table | None) -> list[dict[str, Any]]:
     query = stage.query
     if failed is None or query is None:
         return []
-    about = {"source": ", ".join(source.name for source in sources(query.stream)), "origin": stage.id, "offset": None}
+    read = ", ".join(source.name for source in sources(query.stream))
+    about = {"source": read, "origin": stage.id, "partition": None, "offset": None, "output": stage.id, "hint": None}
     letters = []
     for row in failed.to_pylist():
         bounds = query.bounds(Window(row["start"], row["end"]))
         value = {name: row[key] for name, key in zip(query.keys, query.key_columns, strict=True)}
         value |= {column.name: bound for column, bound in zip(WINDOW_COLUMNS, bounds, strict=True)}
-        letters.append({**about, "reason": row["reason"], "value": to_json(value)})
+        letters.append({**about, "problem": row["reason"], "reason": row["reason"], "value": to_json(value)})
     return letters

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from millrace.eventlog.durable import write_whole
+from millrace.letters.box import box_of
+from millrace.letters.letter import Rejected
 from millrace.model.arrow import arrow_type
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.pipeline import FunctionSink, Pipeline
@@ -54,7 +56,7 @@ class SparkStep:
 
     answers: Mapping[str, pa.Table]
     progress: BatchProgress
-    letters: list[dict[str, Any]] = field(default_factory=list)
+    letters: list[Rejected] = field(default_factory=list)
 
 
 def run_on_spark(checked: Checked, spark: SparkSession) -> Answers:
@@ -89,13 +91,14 @@ def run_on_spark(checked: Checked, spark: SparkSession) -> Answers:
 
 def _run(checked: Checked, spark: SparkSession, checkpoint: Path, tables: "TableFiles") -> list[SparkStep]:
     batches: list[SparkStep] = []
-    read: set[Path] = set()
+    box = box_of(checkpoint.parent, checked.pipeline.name)
+    read = 0
 
     def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
-        new = sorted(path for path in (checkpoint / "dead_letters").glob("*.json") if path not in read)
-        read.update(new)
-        letters = [json.loads(line) for path in new for line in path.read_text("utf-8").splitlines()]
-        batches.append(SparkStep(answers, progress, letters))
+        nonlocal read
+        new = [letter for letter in box.letters() if letter.number > read]
+        read = max([read, *(letter.number for letter in new)])
+        batches.append(SparkStep(answers, progress, [letter.rejected for letter in new]))
         tables.change(len(batches))  # Spark plans the next micro-batch after this
 
     run = stream.start(
@@ -216,7 +219,7 @@ def _watermark(progress: BatchProgress, part: str) -> int:
 
 
 def _letters(
-    checked: Checked, number: int, letters: Sequence[Mapping[str, Any]], positions: Mapping[str, int],
+    checked: Checked, number: int, letters: Sequence[Rejected], positions: Mapping[str, int],
     parts: Mapping[str, str],
 ) -> list[DeadLetter]:  # fmt: skip
     """The dead letters of a micro-batch: those of records, then those of answers that have no value."""
@@ -224,13 +227,14 @@ def _letters(
     reasons: dict[int, str] = {}
     failed = []
     for letter in letters:
-        if letter["origin"] in parts:
-            failed.append(_failed(checked, parts[letter["origin"]], letter))
+        if letter.origin in parts:
+            failed.append(_failed(checked, parts[letter.origin], letter))
         elif isinstance(step, Arrival):
-            place = letter["offset"] - positions[step.source]
-            if letter["origin"] != step.source:  # it failed after a dedup, which loses offsets
-                place = _place_of(checked.admitted[number].rows, json.loads(letter["value"]))
-            reasons.setdefault(place, letter["reason"])
+            if letter.offset is None:  # it failed after a dedup, which loses offsets
+                place = _place_of(checked.admitted[number].rows, json.loads(letter.value or "{}"))
+            else:
+                place = letter.offset - positions[step.source]
+            reasons.setdefault(place, letter.reason)
     return [*letters_of(step, number, checked, reasons), *failed]
 
 
@@ -241,9 +245,9 @@ def _place_of(rows: Sequence[Row], held: Mapping[str, Any]) -> int:
     return same.index(max(same))
 
 
-def _failed(checked: Checked, output: str, letter: Mapping[str, Any]) -> DeadLetter:
+def _failed(checked: Checked, output: str, letter: Rejected) -> DeadLetter:
     query = checked.outputs[output]
     assert isinstance(query, Query)
-    given = with_times(query.schema, json.loads(letter["value"]))
+    given = with_times(query.schema, json.loads(letter.value or "{}"))
     names = (*query.keys, *(column.name for column in WINDOW_COLUMNS))
-    return DeadLetter(None, {name: given[name] for name in names}, letter["reason"], output)
+    return DeadLetter(None, {name: given[name] for name in names}, letter.reason, output)

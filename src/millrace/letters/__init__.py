@@ -1,0 +1,1 @@
+"""Dead letters of pipelines: stored, listed, fixed and sent again."""

@@ -1,0 +1,107 @@
+"""Requests about the dead letters of pipelines."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from millrace.eventlog.topics import Log
+from millrace.letters.box import find_box
+from millrace.letters.fixing import Fixed, fix, fix_texts
+from millrace.letters.letter import Chosen
+from millrace.letters.resending import resend
+from millrace.letters.tabular import letters_of, reasons_of
+from millrace.model.errors import PipelineError
+from millrace.server.tables import table_answer, wants_arrow
+
+MOST = 1_000
+"""The maximum number of letters in a response of JSON."""
+
+
+class Some(BaseModel):
+    """The letters that a request is about: those with these numbers or this reason; all if neither is given."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    letters: list[int] = []
+    reason: str | None = None
+
+    @property
+    def chosen(self) -> Chosen:
+        """The choice."""
+        return Chosen(tuple(self.letters), self.reason)
+
+
+class Fix(Some):
+    """A correction: expressions by field, or new values by letter."""
+
+    set: dict[str, str] = {}
+    values: dict[int, str] = {}
+
+
+class Resend(Some):
+    """Letters to send again."""
+
+    unchanged: bool = False
+    anyway: bool = False
+
+
+def dead_routes(folder: Path, log: Log, body_of: Callable[[Request], Awaitable[bytes]]) -> APIRouter:
+    """The requests about dead letters of the pipelines whose checkpoints are in a folder."""
+    routes = APIRouter(prefix="/pipelines/{pipeline}/dead")
+
+    @routes.get("")
+    def reasons(pipeline: str, request: Request) -> Response:
+        return table_answer(request, reasons_of(find_box(folder, pipeline)), {"pipeline": pipeline}, "reasons")
+
+    @routes.get("/letters")
+    def letters(
+        pipeline: str,
+        request: Request,
+        letter: Annotated[list[int] | None, Query(description="The numbers of letters. Default: all.")] = None,
+        reason: Annotated[str | None, Query(description="The reason of the letters. Default: any.")] = None,
+        limit: Annotated[int | None, Query(description="The maximum number of letters.", ge=0)] = None,
+    ) -> Response:
+        most = limit if wants_arrow(request) else MOST if limit is None else min(limit, MOST)
+        found = letters_of(find_box(folder, pipeline), Chosen(tuple(letter or ()), reason), most)
+        return table_answer(request, found, {"pipeline": pipeline}, "letters")
+
+    @routes.post("/fix", openapi_extra=_takes(Fix))
+    async def fixed(pipeline: str, request: Request) -> dict[str, Any]:
+        asked, box = _asked(Fix, await body_of(request)), find_box(folder, pipeline)
+        done: Fixed = await asyncio.to_thread(
+            lambda: fix_texts(box, asked.values) if asked.values else fix(box, asked.chosen, asked.set)
+        )
+        return {"fixed": done.fixed, "failed": {str(number): reason for number, reason in done.failed.items()}}
+
+    @routes.post("/resend", openapi_extra=_takes(Resend))
+    async def resent(pipeline: str, request: Request) -> dict[str, Any]:
+        asked, box = _asked(Resend, await body_of(request)), find_box(folder, pipeline)
+        return {"resent": await asyncio.to_thread(resend, box, log, asked.chosen, asked.unchanged, asked.anyway)}
+
+    @routes.post("/drop", openapi_extra=_takes(Some))
+    async def dropped(pipeline: str, request: Request) -> dict[str, Any]:
+        asked, box = _asked(Some, await body_of(request)), find_box(folder, pipeline)
+        return {"dropped": await asyncio.to_thread(box.drop, asked.chosen)}
+
+    return routes
+
+
+Asked = TypeVar("Asked", bound=Some)
+
+
+def _asked(kind: type[Asked], body: bytes) -> Asked:
+    """The content of a body, whatever its content type: curl -d sends that of a form."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        where = f"{'.'.join(map(str, wrong['loc']))}: " if wrong["loc"] else ""
+        raise PipelineError(f"the body is not valid: {where}{wrong['msg']}", "see /docs") from None
+
+
+def _takes(kind: type[Some]) -> dict[str, Any]:
+    return {"requestBody": {"content": {"application/json": {"schema": kind.model_json_schema()}}, "required": True}}
