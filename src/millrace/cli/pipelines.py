@@ -215,6 +215,8 @@ def status(
         "errors",
         "dead",
         "skipped",
+        "unknown fields",
+        "missing fields",
         "clock moved",
         "ended",
     )
@@ -231,9 +233,9 @@ def status(
                 show(columns, rows, format)
             if format == "table":
                 for each in found:
-                    notice = clock_notice(each.clock_moved)
-                    if notice is not None:
-                        typer.echo(f"{each.pipeline}: {notice}")
+                    for notice in (clock_notice(each.clock_moved), *each.warnings):
+                        if notice is not None:
+                            typer.echo(f"{each.pipeline}: {notice}")
                 jump = None if opened is None else opened.clock_jump()
                 if jump is not None:
                     told = f"the clock and the time of the log differ by {format_duration(jump // SECOND * SECOND)}"
@@ -337,7 +339,7 @@ def _serving(store: str, pipeline: Pipeline) -> int:
 def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
     folder = status.checkpoint.name
     if status.damaged is not None:
-        return status.pipeline, f"damaged: {status.damaged}", *[None] * 12
+        return status.pipeline, f"damaged: {status.damaged}", *[None] * 14
     progress = status.progress
     lags = [part["lag"] for part in progress["parts"].values() if part["lag"] is not None]
     return (
@@ -353,6 +355,8 @@ def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
         sum(part.get("errors", 0) for part in progress["parts"].values()),
         status.dead,
         status.skipped,
+        status.unknown,
+        status.missing,
         round(status.clock_moved / SECOND) or None,
         datetime.fromtimestamp(status.at, UTC).isoformat(timespec="seconds"),
     )

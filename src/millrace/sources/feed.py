@@ -7,6 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from millrace.eventlog.durable import write_whole
 from millrace.eventlog.sealed import sealed, unsealed
 from millrace.eventlog.topics import Log
@@ -161,7 +163,8 @@ class FeedSplit:
         records = _opened(self.log).read(self.topic, self.partition, self.start, self.end)
         found = records["value"]
         values = found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
-        return Bundle(f"{self.topic}/{self.partition}", records["offset"].to_numpy(), as_texts(values))
+        logged = records["timestamp"].cast(pa.int64()).to_numpy()
+        return Bundle(f"{self.topic}/{self.partition}", records["offset"].to_numpy(), as_texts(values), logged=logged)
 
 
 @lru_cache(4)
