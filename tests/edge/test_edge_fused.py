@@ -171,7 +171,7 @@ def test_what_a_row_without_a_value_tells_of_time_depends_on_where_it_fails() ->
     ]
     taken = Fused(query, source).take(as_table(rows, source))
     assert (taken.seen.newest, taken.seen.closed) == (3 * SECOND, 500 * SECOND)
-    assert (taken.timeless, taken.bad) == ((), ((0, no_value("10 / j")), (1, no_value("10 div i"))))
+    assert taken.bad == ((0, no_value("10 / j")), (1, no_value("10 div i")))
     slow = Reference(query)
     slow.micro_batch(rows, now="0s")
     assert [letter.reason for letter in slow.dead] == [no_value("10 / j"), no_value("10 div i")]
@@ -187,12 +187,12 @@ def test_rows_without_an_event_time_are_set_aside_unless_they_close_an_epoch() -
     bundle = rows((7, None), (None, None), (None, 9), (3, 4))
     plain = source.event_time("at", delay="1s").window(window.fixed("1m")).aggregate(n=agg.count())
     taken = Fused(plain, source).take(bundle)
-    assert (taken.rows["elements"].to_pylist(), taken.seen.newest, taken.timeless) == ([2], 7, (1, 2))
+    assert (taken.rows["elements"].to_pylist(), taken.seen.newest, [row for row, _ in taken.bad]) == ([2], 7, [1, 2])
     by_epoch = (
         source.event_time("at", watermark=punctuated("closes")).window(window.fixed("1m")).aggregate(n=agg.count())
     )
     taken = Fused(by_epoch, source).take(bundle)
-    assert (taken.rows["elements"].to_pylist(), taken.seen.closed, taken.timeless) == ([2], 9, (1,))
+    assert (taken.rows["elements"].to_pylist(), taken.seen.closed, [row for row, _ in taken.bad]) == ([2], 9, [1])
 
 
 def test_rows_that_are_left_out_later_still_tell_the_time() -> None:

@@ -182,7 +182,9 @@ def at_once(text: str, type: str) -> Any:
         return "left"
     with Prepared().over(pa.table({"value": texts, "__row_number": [0]})) as ask:
         try:
-            return ask(f"SELECT a FROM {JsonDecoder(parse_schema({'a': type})).sure}").to_arrow_table()["a"][0].as_py()
+            return (
+                ask(f"SELECT a FROM {JsonDecoder(parse_schema({'a': type})).sure(())}").to_arrow_table()["a"][0].as_py()
+            )
         except duckdb.Error:
             return "left"
 

@@ -89,6 +89,13 @@ def test_a_trigger_that_drops_what_comes_later_says_so() -> None:
         assert ("later elements of its window are dropped" in text) == (trigger in finishing)
 
 
+def test_how_far_events_may_be_ahead_is_shown_unless_it_is_a_day() -> None:
+    source = memory("m", "at TIMESTAMP")
+    for ahead, said in (("24h", "\n"), ("1h", ", ahead by 1h\n"), (None, ", ahead by any time\n")):
+        windowed = source.event_time("at", delay="0s", ahead=ahead).window(window.fixed("1h"))
+        assert f"at, delay(0s){said}" in windowed.aggregate(n=agg.count()).explain()
+
+
 def test_a_notebook_gets_a_picture() -> None:
     svg = charts._repr_svg_()
     root = ElementTree.fromstring(svg)

@@ -81,6 +81,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
         lambda: plays.event_time("at", watermark=punctuated("closes")),
         "needs a TIMESTAMP",
     ),
+    ("a limit that is none", lambda: plays.event_time("at", delay="1s", ahead="soon"), "ahead= of event_time()"),
     ("punctuation that is no name", lambda: punctuated(anything), "the name of a column"),
     ("a share that is none", lambda: percentile(99), "above 0 and at most 1"),
     (

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +28,8 @@ from millrace import (
     log,
     memory,
     on,
+    percentile,
+    punctuated,
     table,
     to_files,
     to_function,
@@ -180,7 +183,47 @@ def renamed() -> tuple[Pipeline, Script]:
     return pipeline, script.clock("1s")
 
 
-CASES: list[Callable[[], tuple[Pipeline, Script]]] = [charts, sensors, clickstream, orders, visits, renamed]
+def ahead_of_time() -> tuple[Pipeline, Script]:
+    """Rows far ahead of the clock, before every kind of operator that follows event time."""
+    source = memory("rows", "k STRING, v BIGINT, at TIMESTAMP, closes TIMESTAMP")
+    timed = source.event_time("at", delay="0s", ahead="1h")
+    lax = source.event_time("at", delay="0s", ahead=None)
+    closed = source.event_time("at", watermark=punctuated("closes"))
+    minutes = window.fixed("1m")
+    pipeline = Pipeline(
+        "p",
+        {
+            "told": timed.group_by("k").window(minutes).aggregate(n=agg.sum("v")),
+            "asked": timed.where("v > 0").window(minutes).aggregate(n=agg.sum("10 / v")),
+            "lifted": timed.window(minutes).aggregate(n=agg.approx_distinct("k")),
+            "lax": lax.window(minutes).aggregate(n=agg.count()),
+            "percentile": source.event_time("at", watermark=percentile(1.0)).window(minutes).aggregate(n=agg.count()),
+            "closed": closed.window(minutes).aggregate(n=agg.count()),
+            "before": timed.dedup("k", "v").window(minutes).aggregate(n=agg.count()),
+            "after": source.dedup("k", "v").event_time("at", delay="0s").window(minutes).aggregate(n=agg.count()),
+            "both": timed.union(lax).window(minutes).aggregate(n=agg.count()),
+        },
+        [timed.select("k", "at").to(to_topic("out"))],
+    )
+
+    def row(k: str, v: int | None, minutes: float, closes: float | None = None) -> dict[str, Any]:
+        return {"k": k, "v": v, "at": at(minutes), "closes": None if closes is None else at(closes)}
+
+    year = 365 * 24 * 60
+    script = (
+        Script(start=NOON)
+        .rows("rows", row("a", 1, -60), row("a", 2, 60), row("a", 3, 61), row("b", 4, year), row("b", 5, 1, year))
+        .rows("rows", {"k": "c", "at": None, "closes": at(year)}, {"k": "c", "at": None, "closes": at(2)})
+        .clock("1m")
+        .rows("rows", row("a", 6, 61), row("a", 0, 3), row("d", 7, -year))
+        .end()
+    )
+    return pipeline, script
+
+
+CASES: list[Callable[[], tuple[Pipeline, Script]]] = [
+    charts, sensors, clickstream, orders, visits, renamed, ahead_of_time,
+]  # fmt: skip
 
 
 def comparable(answers: Answers, pipeline: Pipeline) -> Any:
@@ -239,6 +282,23 @@ def test_charts_step_by_step() -> None:
         ("plays", "no JSON"), ("plays", {"ms": "x"}), ("plays", {"ms": 40_000})
     ]  # fmt: skip
     assert answers.dead_letters[1].reason == "ms is not BIGINT: 'x'"
+
+
+def test_rows_far_ahead_of_the_clock_are_set_aside_and_make_nothing_late() -> None:
+    answers = run_script(*ahead_of_time())
+    assert (answers.dropped["told"], answers.dropped["lax"]) == (2, 3)
+    assert [row["k"] for row in answers["topic out"]] == ["a", "a", "b", "a", "a", "d"]
+    first = [each.reason for each in answers.steps[0].dead_letters]
+    assert first == [
+        "event time at is 2026-01-01 13:01:00, more than 1h after its record was logged, 2026-01-01 12:00:00",
+        "event time at is 2027-01-01 12:00:00, more than 1h after its record was logged, 2026-01-01 12:00:00",
+        "closes is 2027-01-01 12:00:00, more than 1d after its record was logged, 2026-01-01 12:00:00",
+    ]
+
+
+def test_a_script_whose_clock_counts_from_zero_has_no_time_to_be_ahead_of() -> None:
+    pipeline, script = ahead_of_time()
+    assert run_script(pipeline, replace(script, start=None, steps=script.steps[:1])).dead_letters == []
 
 
 def test_sinks_answer_too() -> None:

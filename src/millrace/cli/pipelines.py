@@ -216,6 +216,8 @@ def status(
         "errors",
         "dead",
         "skipped",
+        "unknown fields",
+        "missing fields",
         "clock moved",
         "ended",
     )
@@ -233,9 +235,9 @@ def status(
                 show(columns, rows, format)
             if format == "table":
                 for each in found:
-                    notice = clock_notice(each.clock_moved)
-                    if notice is not None:
-                        typer.echo(f"{each.pipeline}: {notice}")
+                    for notice in (clock_notice(each.clock_moved), *each.warnings):
+                        if notice is not None:
+                            typer.echo(f"{each.pipeline}: {notice}")
                 jump = None if opened is None else opened.clock_jump()
                 if jump is not None:
                     told = f"the clock and the time of the log differ by {format_duration(jump // SECOND * SECOND)}"
@@ -339,7 +341,7 @@ def _serving(store: str, pipeline: Pipeline) -> int:
 def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
     folder = status.checkpoint.name
     if status.damaged is not None:
-        return status.pipeline, f"damaged: {status.damaged}", *[None] * 12
+        return status.pipeline, f"damaged: {status.damaged}", *[None] * 14
     progress = status.progress
     lags = [part["lag"] for part in progress["parts"].values() if part["lag"] is not None]
     return (
@@ -355,6 +357,8 @@ def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
         progress["errors"],
         status.dead,
         status.skipped,
+        status.unknown,
+        status.missing,
         round(status.clock_moved / SECOND) or None,
         datetime.fromtimestamp(status.at, UTC).isoformat(timespec="seconds"),
     )

@@ -1,14 +1,15 @@
 """Decodes JSON text into the columns of a schema, one bundle at a time, in DuckDB.
 
-A record must be a JSON object. Its fields are read by name; a missing or null field is NULL, and fields that the schema
-does not have are ignored. A field fits if its text is a value of the column's type: a whole number for BIGINT (5 or
-"5", not 5.5), an ISO time for TIMESTAMP, in UTC if it names no zone; anything for STRING. A record that does not fit is
-returned as a misfit with the reason; the others are decoded.
+A record must be a JSON object. Its fields are read by name; a missing or null field is NULL, which does not fit a
+column that is NOT NULL. Fields that the schema does not have are ignored or, if the decoder is strict, do not fit. A
+field fits if its text is a value of the column's type: a whole number for BIGINT (5 or "5", not 5.5), an ISO time for
+TIMESTAMP, in UTC if it names no zone; anything for STRING. A record that does not fit is returned as a misfit with the
+reason; the others are decoded.
 """
 
 import json
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +18,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from millrace.edge.connection import ROW_NUMBER, Prepared
+from millrace.edge.connection import Prepared
 from millrace.edge.hints import hint_for_text, hint_for_value
+from millrace.formats.fields import names_of
 from millrace.formats.sql import quoted
 from millrace.formats.typed import OBJECT, as_written, is_doubtful, is_none, is_unsure, pointer, value_of
 from millrace.formats.written import written
-from millrace.model.schema import Schema
+from millrace.model.errors import unknown
+from millrace.model.schema import Schema, missing
 
 MISFIT = "__misfit"
 """The column that marks a record that does not fit, and encodes the reason."""
-_NOT_AN_OBJECT, _LOOK = -1, -2
+_NOT_AN_OBJECT, _LOOK, _UNKNOWN = -1, -2, -3
 _COMMA = re.compile(r",\s*\}\s*\Z")
 _OPEN, _CLOSE, _BREAK = b"{}\n"
 _SPACE, _DOUBTFUL = (np.isin(np.arange(256), [*signs]) for signs in (b" \t\r\n", b" \t\r\n,"))
@@ -52,11 +55,15 @@ class Misfit:
 class JsonDecoder:
     """Decodes JSON text into the columns of one schema."""
 
-    def __init__(self, schema: Schema, wanted: Container[str] | None = None) -> None:
+    def __init__(self, schema: Schema, wanted: Container[str] | None = None, strict: bool = False) -> None:
         """Write the statements, for all columns or for the wanted ones. Refuses types that cannot be decoded."""
         self._schema, self._prepared, self._looking = schema, Prepared(), Prepared()
-        # Any text fits a STRING, so an unwanted STRING is not read; a field of another type may not fit.
-        read = [column for column in schema if wanted is None or column.name in wanted or column.type != "STRING"]
+        # Any text fits a STRING, so an unwanted STRING is not read; a field of another type, or none, may not fit.
+        read = [
+            column
+            for column in schema
+            if strict or wanted is None or column.name in wanted or column.type != "STRING" or column.required
+        ]
         numbers = {column.name: number for number, column in enumerate(schema)}
         places = {column.name: place for place, column in enumerate(read, 1)}
         # Everything is read as text first: DuckDB itself would read 5.5 as the BIGINT 6.
@@ -76,14 +83,22 @@ class JsonDecoder:
             doubts = [
                 is_doubtful(column, value, value if column.type == "STRING" else text) for column, value, text in given
             ]
-            doubtful = " OR ".join(["j IS NULL", *doubts])
+            absent = [(column, f"{text} IS NULL") for column, _, text in given if column.required]
+            extra = [f"NOT list_has_all([{', '.join(map(_string, schema.names))}], k)"] if strict else []
+            # To compare all names takes DuckDB longer than to decode; a record with as many names as values is right.
+            present = " + ".join(f"CAST({text} IS NOT NULL AS INTEGER)" for _, _, text in given)
+            doubts += [f"len(k) <> {present}"] if strict else []
+            doubtful = " OR ".join(["j IS NULL", *doubts, *(condition for _, condition in absent)])
             misfits = [
                 f"WHEN {is_none(column, value, text)} THEN {numbers[column.name]}"
                 for column, value, text in given
                 if column.type != "STRING"
             ]
+            misfits += [f"WHEN {condition} THEN {numbers[column.name]}" for column, condition in absent]
+            misfits += [f"WHEN {condition} THEN {_UNKNOWN}" for condition in extra]
             mark = " ".join([f"CASE WHEN j IS NULL THEN {_NOT_AN_OBJECT}", *marks, *misfits, "END"])
-            rows = f"(SELECT *, {extracted} AS j FROM __rows)"
+            keys = f", {extracted.replace(parsed, 'json_keys(value)')} AS k" if strict else ""
+            rows = f"(SELECT *, {extracted} AS j{keys} FROM __rows)"
             # Almost no record is doubtful; the others need no further check.
             rows = f"(SELECT *, {doubtful} AS doubtful FROM (SELECT {', '.join(['*', *values])} FROM {rows}))"
             return f"(SELECT *, CASE WHEN doubtful THEN {mark} END AS {MISFIT} FROM {rows})"
@@ -104,8 +119,14 @@ class JsonDecoder:
             else f"CAST(NULL AS STRING) AS {quoted(name)}"
             for name in schema.names
         ]
-        self.sure = f"(SELECT {', '.join([ROW_NUMBER, *sure])} FROM {trusting})"
-        """The query that decodes records that look like objects; it fails at a value of one that does not fit."""
+        self._sure, self._trusted = sure, trusting
+
+    def sure(self, hidden: Sequence[str]) -> str:
+        """The query that decodes records that look like objects; it fails at a value of one that does not fit.
+
+        The rows keep these `hidden` columns of the records.
+        """
+        return f"(SELECT {', '.join([*hidden, *self._sure])} FROM {self._trusted})"
 
     def decode(self, values: pa.Array) -> tuple[pa.Table, list[Misfit]]:
         """The records that fit, as columns in their order, and the misfits."""
@@ -149,18 +170,22 @@ class JsonDecoder:
             whole = text.strip()
             comma = "; a comma stands before its last brace" if _COMMA.search(text) else ""
             return Misfit(row, "it is not a JSON object", f"{whole!r:.80}{comma}", hint_for_text(whole))
+        if mark == _UNKNOWN:
+            extra = [name for name in names_of(text) if name not in self._schema]
+            return Misfit(row, unknown("field", extra[0], self._schema.names))
         column = self._schema.columns[mark]
         found = _field(text, column.name)
-        hint = hint_for_value(column, found)
-        return Misfit(row, f"{column.name} is not {column.type}", f"{found!r:.80}", hint)
+        if found is None:
+            return Misfit(row, missing(column.name))
+        return Misfit(row, f"{column.name} is not {column.type}", f"{found!r:.80}", hint_for_value(column, found))
 
 
 def _field(text: str, name: str) -> object:
-    """The value of a record's field, a number as written; the whole record if Python cannot find the field."""
+    """The value of a record's field, a number as written; the whole record if Python cannot read it."""
     try:
         pairs = json.loads(text, object_pairs_hook=_First, parse_float=_Written, parse_int=_Written)
-        return pairs[name]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return pairs.get(name)
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return text.strip()
 
 

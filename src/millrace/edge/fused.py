@@ -6,8 +6,9 @@ windows), the statement stops before them, and `panes.lift` does the rest. A row
 express with Spark's meaning is refused with the reason (`CannotFuseError`), and the query runs natively instead.
 
 With the partials, the edge returns the event times of the bundle, which advance the watermark; rows without an event
-time become dead letters. So does a row for which an expression has no value: it carries the number of the expression
-past every later filter and join, and is separated at the end. An expression that always has a value adds no such cost.
+time, or with one that is too far ahead of the log time, become dead letters. So does a row for which an expression has
+no value: it carries the number of the expression past every later filter and join, and is separated at the end. An
+expression that always has a value adds no such cost.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,11 +23,11 @@ import pyarrow.compute as pc
 from millrace.edge.connection import ROW_NUMBER, Prepared
 from millrace.edge.decode import MISFIT
 from millrace.edge.partials import AT, NotInSqlError, partials_of, slice_of
-from millrace.edge.staged import BAD, SIDE, Staged, Stages, may_fail
+from millrace.edge.staged import BAD, SIDE, Staged, Stages, ahead, may_fail
 from millrace.edge.tables import columns_of
 from millrace.formats.sql import quoted, to_duckdb
 from millrace.model import operators
-from millrace.model.duration import BEGINNING_OF_TIME
+from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME
 from millrace.model.evaluate import no_value
 from millrace.model.expression import Expression
 from millrace.model.query import Computed, Query
@@ -36,10 +37,12 @@ from millrace.model.stream import (
     Source,
     Stream,
     find_event_time,
+    is_guarded,
 )
 from millrace.model.typed import ColumnOf
 from millrace.model.watermark import Punctuated, Seen
 from millrace.model.window import Custom
+from millrace.sources.bundle import LOGGED
 
 _NEWEST, _CLOSED = "__newest", "__closed"
 _MOST_TIMES = 4096
@@ -52,8 +55,8 @@ class Taken:
     rows: pa.Table
     """Partials, or rows to be lifted; for a plain stream, its rows."""
     seen: Seen = field(default_factory=Seen)
-    timeless: tuple[int, ...] = ()
-    """The numbers of the rows that need an event time but have none."""
+    timeless: tuple[tuple[int, str, str], ...] = ()
+    """The numbers of the rows that have no event time, or one that is too far ahead, with reasons and hints."""
     bad: tuple[tuple[int, str], ...] = ()
     """The numbers of the rows for which an expression has no value, with the reasons."""
 
@@ -67,20 +70,23 @@ class Fused:
         source: Source,
         tables: Mapping[str, pa.Table] | None = None,
         ordered: bool = False,
+        logged: bool = False,
         decoded: str = "__rows",
     ) -> None:
         """Write the statements. Raises CannotFuseError with the reason if there are none.
 
         `tables` holds the current rows of tables that may change, by name; without it, they are read. If `ordered`, the
-        rows of a plain stream are in the order of arrival. If `take` receives records that are not decoded yet,
-        `decoded` is the query that decodes them.
+        rows of a plain stream are in the order of arrival; if `logged`, they have the log times of their records. If
+        `take` receives records that are not decoded yet, `decoded` is the query that decodes them.
         """
         self._decoded = decoded
+        stream = of.stream if isinstance(of, Query) else of
+        self._is_logged = logged or is_guarded(stream)
         self._decodes_all: bool | None = None
         self._given = tables
         self.lifts: str | None = None
         """The reason why the statement returns rows to be lifted; None if it returns partials."""
-        self._stream_of = of.stream if isinstance(of, Query) else of
+        self._stream_of = stream
         # If no operator drops rows between event time and aggregate, one statement computes both.
         self._tells = isinstance(of, Query) and isinstance(of.stream, EventTime) and not of.stream.estimator.needs_times
         self._is_aggregated = isinstance(of, Query)
@@ -90,7 +96,8 @@ class Fused:
             order = f" ORDER BY {SIDE}, {ROW_NUMBER}" if ordered else ""
             staged = self._staged(source)
             self._marked = staged if staged.is_marked else None
-            names = [*map(quoted, of.schema.names), *([ROW_NUMBER, BAD] if staged.is_marked else [])]
+            names = [*map(quoted, of.schema.names), *([LOGGED] if logged else [])]
+            names += [ROW_NUMBER, BAD] if staged.is_marked else []
             self.statement = f"SELECT {', '.join(names)} FROM ({staged.sql}){order}"
             return
         try:
@@ -100,8 +107,13 @@ class Fused:
             self.statement = self._unaggregated(of, self._staged(source))
 
     def _staged(self, source: Source) -> Staged:
-        self._stages = Stages(self._decoded, self._tells)
+        self._stages = Stages(self._decoded, self._tells, self._is_logged)
         return self._stages.rows(self._stream_of, source)
+
+    @property
+    def hidden(self) -> list[str]:
+        """The hidden columns that `take` needs in the rows, and adds if they are missing."""
+        return [ROW_NUMBER, *([LOGGED] if self._is_logged else [])]
 
     @property
     def has_tables(self) -> bool:
@@ -119,7 +131,7 @@ class Fused:
         DuckDB skips work that does not change the answer: decoding values, if they are only counted.
         """
         if self._decodes_all is None:
-            with self._prepared.over(_placed(rows)):
+            with self._prepared.over(self._placed(rows)):
                 self._decodes_all = MISFIT in self._prepared.plan(self.statement)
         return self._decodes_all
 
@@ -130,12 +142,20 @@ class Fused:
 
     def take(self, rows: pa.Table) -> Taken:
         """Process a bundle."""
-        with self._prepared.over(_placed(rows)) as ask:
+        with self._prepared.over(self._placed(rows)) as ask:
             made = ask(self.statement).to_arrow_table()
             if self._tells:
                 return self._told(ask, made)
             good, bad = self._apart(ask, made)
-            return Taken(good, *self._times(ask), bad)
+            seen, timeless = self._times(ask)
+            return Taken(good, seen, timeless, bad)
+
+    def _placed(self, rows: pa.Table) -> pa.Table:
+        for name in self.hidden:
+            if name not in rows.column_names:
+                added = np.arange(len(rows)) if name == ROW_NUMBER else np.full(len(rows), END_OF_TIME)
+                rows = rows.append_column(name, pa.array(added))
+        return rows
 
     def _apart(
         self, ask: Callable[[str], duckdb.DuckDBPyRelation], made: pa.Table
@@ -173,38 +193,45 @@ class Fused:
         return self._given[join.table.name]
 
     def _told(self, ask: Callable[[str], duckdb.DuckDBPyRelation], made: pa.Table) -> Taken:
-        """The result from partials that also hold event times; rows without an event time are in the slice NULL."""
+        """The result from partials that also hold event times; rows that have no valid one are in the slice NULL."""
         newest, closed = (pc.max(made[name]).as_py() for name in (_NEWEST, _CLOSED))
         seen = Seen(*(BEGINNING_OF_TIME if each is None else each for each in (newest, closed)))  # type: ignore[arg-type]
         rows = made.drop_columns([_NEWEST, _CLOSED])
         if not rows["slice"].null_count:
             return Taken(rows, seen)
-        node, above = self._stages.timed[0]
-        timeless = ask(f"SELECT {ROW_NUMBER} FROM (SELECT * FROM {above.good}) WHERE {_missing(node)}").fetchall()
         good = rows.filter(rows["slice"].is_valid())
-        return Taken(good, seen, tuple(place for (place,) in timeless), self._bad(ask))
+        return Taken(good, seen, self._timeless(ask), self._bad(ask))
 
-    def _times(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[Seen, tuple[int, ...]]:
-        """The event times of the bundle, and the numbers of the rows that have none."""
+    def _timeless(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[tuple[int, str, str], ...]:
+        """The numbers of the rows that have no event time, or one that is too far ahead, with reasons and hints."""
+        node, above = self._stages.timed[0]
+        at = ", ".join(f"epoch_us({quoted(name)})" for name in node.watched)
+        logged = LOGGED if self._is_logged else "0"
+        asked = f"SELECT {ROW_NUMBER}, {logged}, {at} FROM (SELECT * FROM {above.good}) WHERE {_timeless(node)}"
+        found = {place: (node.reason(at, logged), node.hint(at)) for place, logged, *at in ask(asked).fetchall()}
+        return tuple((place, reason, hint) for place, (reason, hint) in found.items() if reason is not None)
+
+    def _times(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[Seen, tuple[tuple[int, str, str], ...]]:
+        """The event times of the bundle, and the numbers of the rows that have no valid one, with reasons and hints."""
         if not self._stages.timed:
             return Seen(), ()
         node, above = self._stages.timed[0]
-        at, missing = f"epoch_us({quoted(node.column)})", _missing(node)
-        asked = f"SELECT max({at}), max({_closing(node)}), count(*) FILTER ({missing}) FROM {above.good}"
+        at, timeless = f"epoch_us({quoted(node.column)})", _timeless(node)
+        good = f"(SELECT * FROM (SELECT * FROM {above.good}) WHERE ({timeless}) IS NOT TRUE)"
+        marks = ", ".join(f"max({each}) FILTER (({timeless}) IS NOT TRUE)" for each in (at, _closing(node)))
+        asked = f"SELECT {marks}, count(*) FILTER ({timeless}) FROM {above.good}"
         ((newest, closed, many),) = ask(asked).fetchall()
-        good = f"(SELECT * FROM {above.good})"
-        timeless = ask(f"SELECT {ROW_NUMBER} FROM {good} WHERE {missing}").fetchall() if many else []
         times: Mapping[int, int] = {}
         if node.estimator.needs_times and newest is not None:
             counted = ask(f"SELECT {at} AS t, count(*) AS n FROM {good} WHERE {at} IS NOT NULL GROUP BY {at}")
             times = _rounded(newest, counted.to_arrow_table())
         newest, closed = (BEGINNING_OF_TIME if each is None else each for each in (newest, closed))
-        return Seen(newest, closed, times), tuple(place for (place,) in timeless)
+        return Seen(newest, closed, times), self._timeless(ask) if many else ()
 
     def _aggregated(self, query: Query, staged: Staged) -> str:
         event_time = find_event_time(query.stream)
         keys = [f"{_key(query, name)} AS {key}" for name, key in zip(query.keys, query.key_columns, strict=True)]
-        timed = _timed(event_time, staged)
+        timed = _timed(event_time, staged, is_checked=not self._tells)
         argued, computed = self._argued(query, timed)
         partials = []
         for each, names in zip(computed, query.partial_columns, strict=True):
@@ -250,7 +277,7 @@ class Fused:
         It includes the number of each row, to identify rows for which a user's function has no value.
         """
         event_time = find_event_time(query.stream)
-        argued, computed = self._argued(query, _timed(event_time, staged))
+        argued, computed = self._argued(query, _timed(event_time, staged, is_checked=True))
         chosen = [f"{quoted(name)} AS {key}" for name, key in zip(query.keys, query.key_columns, strict=True)]
         chosen.append(f"{AT} AS at")
         for number, each in enumerate(computed):
@@ -272,15 +299,10 @@ def columns_read(of: Query | Stream) -> set[str]:
     return {*of.keys, *(name for each in arguments for name in each.columns), *operators.columns_read(of.stream)}
 
 
-def _placed(rows: pa.Table) -> pa.Table:
-    return rows if ROW_NUMBER in rows.column_names else rows.append_column(ROW_NUMBER, pa.array(np.arange(len(rows))))
-
-
-def _missing(node: EventTime) -> str:
-    """The condition for rows that need an event time but have none: a row that only closes an epoch needs none."""
-    policy = node.estimator.policy
-    closes = f" AND {quoted(policy.column)} IS NULL" if isinstance(policy, Punctuated) else ""
-    return f"{quoted(node.column)} IS NULL{closes}"
+def _timeless(node: EventTime) -> str:
+    """The condition for rows that have no valid event time, and need one: a row that only closes an epoch does not."""
+    missing = " AND ".join(f"{quoted(name)} IS NULL" for name in node.watched)
+    return f"({missing}) OR {ahead(node)}"
 
 
 def _closing(node: EventTime) -> str:
@@ -288,14 +310,19 @@ def _closing(node: EventTime) -> str:
     return f"epoch_us({quoted(policy.column)})" if isinstance(policy, Punctuated) else "CAST(NULL AS BIGINT)"
 
 
-def _timed(event_time: EventTime | None, rows: Staged) -> Staged:
-    """Rows with their event time and the end of the epoch they close, in microseconds; a bad row has neither."""
+def _timed(event_time: EventTime | None, rows: Staged, is_checked: bool) -> Staged:
+    """Rows with their event time and the end of the epoch they close, in microseconds; a bad row has neither.
+
+    Nor does a row that is too far ahead of the clock, unless it `is_checked` already that there is none.
+    """
     at, closes = (
         ("0", "NULL") if event_time is None else (f"epoch_us({quoted(event_time.column)})", _closing(event_time))
     )
+    if event_time is not None and event_time.ahead is not None and not is_checked:
+        at, closes = (f"CASE WHEN {ahead(event_time)} THEN NULL ELSE {each} END" for each in (at, closes))
     if rows.is_marked and event_time is not None:
         at, closes = (f"CASE WHEN {BAD} IS NULL THEN {each} END" for each in (at, closes))
-    return Staged(f"SELECT *, {at} AS {AT}, CAST({closes} AS BIGINT) AS {_CLOSED} FROM ({rows.sql})", rows.is_marked)
+    return rows.then(f"SELECT *, {at} AS {AT}, CAST({closes} AS BIGINT) AS {_CLOSED} FROM ({rows.sql})")
 
 
 def _rounded(newest: int, counted: pa.Table) -> Mapping[int, int]:

@@ -25,6 +25,7 @@ from millrace.model.stream import (
     node_of,
 )
 from millrace.model.typed import is_fallible
+from millrace.sources.bundle import LOGGED
 
 SIDE = "__side"
 """The side of a union that a row came from: all rows of the first side precede those of the second."""
@@ -40,11 +41,18 @@ class Staged:
     sql: str
     is_marked: bool = False
     """Whether some rows may be bad: `__bad` is then the number of the expression that has no value."""
+    is_logged: bool = False
+    """Whether the rows have the log times of their records."""
+
+    @property
+    def hidden(self) -> list[str]:
+        """The hidden columns that the rows have from their source."""
+        return [ROW_NUMBER, SIDE, *([LOGGED] if self.is_logged else [])]
 
     @property
     def own(self) -> list[str]:
-        """The hidden columns."""
-        return [ROW_NUMBER, SIDE, *([BAD] if self.is_marked else [])]
+        """All hidden columns."""
+        return [*self.hidden, *([BAD] if self.is_marked else [])]
 
     @property
     def good(self) -> str:
@@ -55,13 +63,20 @@ class Staged:
         """A condition that also keeps bad rows, which become dead letters."""
         return f"({condition}) OR {BAD} IS NOT NULL" if self.is_marked else condition
 
+    def then(self, sql: str, is_marked: bool | None = None) -> "Staged":
+        """The rows after one more step, with the same hidden columns; `is_marked` is None if no row became bad."""
+        return Staged(sql, self.is_marked if is_marked is None else is_marked, self.is_logged)
+
 
 class Stages:
     """The steps of one stream over the rows of one of its sources."""
 
-    def __init__(self, decoded: str, keeps_timeless: bool) -> None:
-        """`decoded` is the query that the rows come from; with `keeps_timeless`, rows without an event time stay."""
-        self._decoded, self._keeps_timeless = decoded, keeps_timeless
+    def __init__(self, decoded: str, keeps_timeless: bool, is_logged: bool) -> None:
+        """`decoded` is the query that the rows come from, with log times if it `is_logged`.
+
+        With `keeps_timeless`, rows without an event time stay, and so do those that are ahead of the clock.
+        """
+        self._decoded, self._keeps_timeless, self._is_logged = decoded, keeps_timeless, is_logged
         self.joins: dict[str, Join] = {}
         """The joins, by the name that the table has in the queries."""
         self.timed: list[tuple[EventTime, Staged]] = []
@@ -82,9 +97,10 @@ class Stages:
         """A stream as a query over the rows of one source; None if the stream does not read that source."""
         match node_of(node):
             case Source() as own:
-                columns = ", ".join(map(quoted, own.schema.names))
+                logged = [LOGGED] if self._is_logged else []
+                columns = ", ".join([*logged, *map(quoted, own.schema.names)])
                 rows = f"SELECT {ROW_NUMBER}, 0 AS {SIDE}, {columns} FROM {self._decoded}"
-                return Staged(rows) if own == source else None
+                return Staged(rows, is_logged=self._is_logged) if own == source else None
             case Union() as union:
                 return self._union(union, source)
             case Dedup():
@@ -101,12 +117,13 @@ class Stages:
         if not sides:
             return None
         is_marked = any(side.is_marked for _, side in sides)
-        names = ", ".join(map(quoted, (ROW_NUMBER, *node.schema.names)))
+        logged = [LOGGED] if self._is_logged else []
+        names = ", ".join(map(quoted, (ROW_NUMBER, *logged, *node.schema.names)))
         parts = []
         for number, side in sides:
             bad = f", {BAD if side.is_marked else 'CAST(NULL AS INTEGER)'} AS {BAD}" if is_marked else ""
             parts.append(f"SELECT {SIDE} * {many} + {number} AS {SIDE}, {names}{bad} FROM ({side.sql})")
-        return Staged(" UNION ALL ".join(parts), is_marked)
+        return Staged(" UNION ALL ".join(parts), is_marked, self._is_logged)
 
     def _step(self, node: Where | Select | WithColumns | Join | EventTime, above: Staged) -> Staged:
         match node:
@@ -118,24 +135,25 @@ class Stages:
                 kept = [name for name in parent.schema.names if name not in dict(columns)]
                 made = self.computed(above, kept, columns)
                 names = [*made.own, *map(quoted, node.schema.names)]  # keeps the order of columns
-                return Staged(f"SELECT {', '.join(names)} FROM ({made.sql})", made.is_marked)
+                return made.then(f"SELECT {', '.join(names)} FROM ({made.sql})")
             case Join(as_of=as_of):
                 return self._join(node, above) if as_of is None else self._as_of(node, above, as_of)
             case EventTime(column=column):
                 self.timed.append((node, above))
                 if self._keeps_timeless:
                     return above
-                there = above.kept(f"{quoted(column)} IS NOT NULL")
-                return Staged(f"SELECT * FROM ({above.sql}) WHERE {there}", above.is_marked)
+                in_time = "" if node.ahead is None else f" AND ({ahead(node)}) IS NOT TRUE"
+                there = above.kept(f"{quoted(column)} IS NOT NULL{in_time}")
+                return above.then(f"SELECT * FROM ({above.sql}) WHERE {there}")
             case never:
                 assert_never(never)
 
     def _where(self, node: Where, condition: Expression, above: Staged) -> Staged:
         if not may_fail(condition):
-            return Staged(f"SELECT * FROM ({above.sql}) WHERE {above.kept(to_duckdb(condition))}", above.is_marked)
+            return above.then(f"SELECT * FROM ({above.sql}) WHERE {above.kept(to_duckdb(condition))}")
         made = self.computed(above, node.schema.names, (("__holds", condition),))
         names = ", ".join([*made.own, *map(quoted, node.schema.names)])
-        return Staged(f"SELECT {names} FROM ({made.sql}) WHERE {made.kept('__holds')}", is_marked=True)
+        return made.then(f"SELECT {names} FROM ({made.sql}) WHERE {made.kept('__holds')}")
 
     def computed(
         self, above: Staged, kept: Sequence[str], columns: Sequence[tuple[str, Expression]],
@@ -148,10 +166,10 @@ class Stages:
         risky = {name: f"__t{number}" for number, (name, each) in enumerate(columns) if may_fail(each)}
         chosen = [f"{_field(risky[name])} AS {quoted(name)}" if name in risky else
                   f"{to_duckdb(each)} AS {quoted(name)}" for name, each in columns]  # fmt: skip
-        names = [ROW_NUMBER, SIDE, *more, *map(quoted, kept), *chosen]
+        names = [*above.hidden, *more, *map(quoted, kept), *chosen]
         if not risky:
             own = [BAD] if above.is_marked else []
-            return Staged(f"SELECT {', '.join([*names, *own])} FROM ({above.sql})", above.is_marked)
+            return above.then(f"SELECT {', '.join([*names, *own])} FROM ({above.sql})")
         before = f" WHEN {BAD} IS NOT NULL THEN {BAD}" if above.is_marked else ""
         failed = "".join(
             f" WHEN {risky[name]} IS NULL AND {elements} THEN {self._number(each)}"
@@ -161,7 +179,7 @@ class Stages:
         attempts = ", ".join(f"{tried(to_duckdb(each))} AS {risky[name]}" for name, each in columns if name in risky)
         # The new numbers have another name at first, because DuckDB might confuse them with the earlier ones.
         marked = f"SELECT *, CASE{before}{failed} END AS __failed FROM (SELECT *, {attempts} FROM ({above.sql}))"
-        return Staged(f"SELECT {', '.join(names)}, __failed AS {BAD} FROM ({marked})", is_marked=True)
+        return above.then(f"SELECT {', '.join(names)}, __failed AS {BAD} FROM ({marked})", is_marked=True)
 
     def _number(self, expression: Expression) -> int:
         """The number that marks rows for which an expression has no value."""
@@ -174,9 +192,9 @@ class Stages:
         table = self._table(join)
         if not above.is_marked or join.how == "left":
             kind = join.how.upper()
-            return Staged(f"SELECT {names} FROM ({above.sql}) {kind} JOIN {table} USING ({same})", above.is_marked)
+            return above.then(f"SELECT {names} FROM ({above.sql}) {kind} JOIN {table} USING ({same})")
         found = f"({above.sql}) LEFT JOIN (SELECT *, TRUE AS {_MATCHED} FROM {table}) USING ({same})"
-        return Staged(f"SELECT {names} FROM {found} WHERE {above.kept(_MATCHED)}", is_marked=True)
+        return above.then(f"SELECT {names} FROM {found} WHERE {above.kept(_MATCHED)}")
 
     def _as_of(self, join: Join, above: Staged, since: str) -> Staged:
         event_time = find_event_time(join)
@@ -198,7 +216,7 @@ class Stages:
         rows = f"SELECT {kept}, {found} FROM ({above.sql}) a {kind} ({held}) b ON {same} AND {at}"
         if above.is_marked and join.how != "left":
             rows += f" WHERE b.{_MATCHED} OR a.{BAD} IS NOT NULL"
-        return Staged(rows, above.is_marked)
+        return above.then(rows)
 
     def _table(self, join: Join) -> str:
         name = f"__table_{len(self.joins)}"
@@ -208,6 +226,13 @@ class Stages:
 
 def _field(attempt: str) -> str:
     return f"struct_extract({attempt}, 'v')"
+
+
+def ahead(node: EventTime) -> str:
+    """The condition for rows that are too far ahead of the log times of their records; NULL counts as false."""
+    if node.ahead is None:
+        return "FALSE"
+    return " OR ".join(f"epoch_us({quoted(name)}) - {node.ahead} > {LOGGED}" for name in node.watched)
 
 
 def may_fail(expression: Expression) -> bool:

@@ -8,18 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millrace.edge.connection import Prepared
-from millrace.edge.decode import MISFIT, JsonDecoder
+from millrace.edge.cells import CellDecoder
+from millrace.edge.decode import JsonDecoder
 from millrace.formats.csvfile import opened, read_csv
-from millrace.formats.sql import quoted
-from millrace.formats.typed import is_none, value_of
-from millrace.formats.written import without_exponent
 from millrace.model.accepted import as_type
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import MillraceError, NotFoundError, PipelineError, Place, caller, refuse, unreadable
-from millrace.model.schema import Column
 from millrace.model.stream import Table
-from millrace.model.types import digits_of
 
 _SPACES = re.compile(r"[ \t\r\n]*")
 _SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
@@ -81,30 +76,11 @@ def _csv(table: Table, path: Path) -> pa.Table:
         return _empty(table)
     held = pa.Table.from_batches(batches)
     names = _named(table, path, held)
-    texts = pa.table({column.name: _plain(held[names[column.name]], column) for column in table.schema})
-    chosen = [f"{value_of(column, quoted(column.name))} AS v{n}" for n, column in enumerate(table.schema)]
-    misfits = [
-        f"WHEN {is_none(column, f'v{n}', quoted(column.name))} THEN {n}"
-        for n, column in enumerate(table.schema)
-        if column.type != "STRING"
-    ]
-    misfit = f"CASE {' '.join(misfits)} END" if misfits else "NULL"
-    named = [f"v{n} AS {quoted(column.name)}" for n, column in enumerate(table.schema)]
-    rows = f"(SELECT *, {', '.join(chosen)} FROM __rows)"
-    with Prepared().over(texts) as ask:
-        read = ask(f"SELECT {', '.join(named)}, {misfit} AS {MISFIT} FROM {rows}").to_arrow_table()
-    for row, mark in enumerate(read[MISFIT].to_pylist()):
-        if mark is not None:
-            column = table.schema.columns[mark]
-            text = texts[column.name][row].as_py()
-            raise PipelineError(f"{path}: row {row + 2}: {column.name} is not {column.type}: {text!r:.80}")
-    return read.drop_columns([MISFIT])
-
-
-def _plain(texts: pa.ChunkedArray, column: Column) -> pa.ChunkedArray | pa.Array:
-    if digits_of(column.type) is None:
-        return texts
-    return pa.array([without_exponent(text) if text else text for text in texts.to_pylist()], pa.string())
+    cells = pa.table({column.name: held[names[column.name]] for column in table.schema})
+    rows, misfits = CellDecoder(table.schema).decode(cells)
+    if misfits:
+        raise PipelineError(f"{path}: row {misfits[0].row + 2}: {misfits[0].reason}")
+    return rows
 
 
 def _json(table: Table, path: Path) -> pa.Table:

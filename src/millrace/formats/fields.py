@@ -115,6 +115,18 @@ def scan(objects: pa.Array) -> Fields:
     return found
 
 
+def names_of(text: str) -> list[str]:
+    r"""The names of the fields of one JSON object, in order.
+
+    >>> names_of('{"a": {"b": 1}, "c\u0064": [2]}')
+    ['a', 'cd']
+    """
+    fields = scan(pa.array([text], pa.string()))
+    spans = zip((fields.key + 1).tolist(), fields.quote.tolist(), strict=True)
+    names = [fields.data[start:end].tobytes().decode() for start, end in spans]
+    return [fields.escaped.get(place, name) for place, name in enumerate(names)]
+
+
 def without(fields: Fields, dropped: Bools) -> list[Edits]:
     """The edits that drop fields, each with one comma."""
     first = fields.data[fields.lead] == _OPEN

@@ -1,6 +1,10 @@
-"""Processing time: it advances with the wall clock, stands still for jitter, and follows a clock that was set back."""
+"""Processing time and log time.
 
-from millrace.model.duration import SECOND
+Processing time advances with the wall clock, stands still for jitter, and follows a clock that was set back. The log
+time of a record is the time at which its source received it; an event that is far ahead of it is a mistake.
+"""
+
+from millrace.model.duration import SECOND, format_duration, to_datetime
 
 JITTER = 10 * SECOND
 """A wall clock that goes back by at most this much was adjusted, as NTP does; processing time waits for it."""
@@ -15,3 +19,23 @@ def after_step(before: int, now: int) -> int:
     (True, True)
     """
     return now if now < before - JITTER else max(before, now)
+
+
+DAY = 86_400 * SECOND
+FIRST_TIME = 365 * DAY
+"""A clock before 1971 was never set: scripts count from 0, and so do machines without a clock of their own."""
+
+
+def is_ahead(at: int, logged: int, ahead: int) -> bool:
+    """Whether an instant is more than `ahead` after the log time of its record.
+
+    >>> is_ahead(3 * DAY, 0, DAY), is_ahead(1003 * DAY, 1000 * DAY, DAY), is_ahead(1001 * DAY, 1000 * DAY, DAY)
+    (False, True, False)
+    """
+    return logged >= FIRST_TIME and at - ahead > logged
+
+
+def ahead_reason(what: str, at: int, logged: int, ahead: int) -> str:
+    """The reason why a row whose event time is too far ahead is a dead letter."""
+    limit, when = format_duration(ahead), f"{to_datetime(at):%Y-%m-%d %H:%M:%S}"
+    return f"{what} is {when}, more than {limit} after its record was logged, {to_datetime(logged):%Y-%m-%d %H:%M:%S}"

@@ -180,7 +180,7 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
 def _unknown(what: str, name: object, known: Iterable[str], listed: bool = True) -> tuple[str, str | None]:
     """The problem and the advice for an unknown name."""
     names = [str(each) for each in known]
-    meant = _closest(name, names)
+    meant = closest(name, names)
     problem, names_known = f"unknown {what} {str(name)!r}", f" (known: {', '.join(names) or 'none'})" if listed else ""
     if meant is None:
         return f"{problem}{names_known}", None
@@ -202,7 +202,8 @@ def unreadable(path: object, error: Exception, advice: str = "repair the file, o
     return CorruptError(f"{path} cannot be read: {error}", advice)
 
 
-def _closest(name: object, names: Iterable[str]) -> str | None:
+def closest(name: object, names: Iterable[str]) -> str | None:
+    """The name that was probably meant; None if none is similar."""
     by_lower = {each.lower(): each for each in names}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=1, cutoff=0.7)
     return by_lower[close[0]] if close else None

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 _FINISHES = "; after it finishes, later elements of its window are dropped"
+_AT_THE_END = "; all of time ends with the input, so it answers in a batch, and a stream is refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def _of_query(query: Query) -> Step:
     steps = [
         ("group by", ", ".join(query.keys)),
         ("window", f"{query.windowing}{lateness}"),
-        ("trigger", f"{query.trigger}{_FINISHES if may_finish(query.trigger) else ''}"),
+        ("trigger", f"{query.trigger}{_about(query)}"),
         ("panes", str(query.mode)),
         ("aggregate", ", ".join(f"{name} = {aggregate}" for name, aggregate in query.aggregates.items())),
     ]
@@ -70,6 +71,12 @@ def _of_query(query: Query) -> Step:
         if detail:
             step = Step(verb, detail, (step,))
     return step
+
+
+def _about(query: Query) -> str:
+    if query.needs_an_end:
+        return _AT_THE_END
+    return _FINISHES if may_finish(query.trigger) else ""
 
 
 # The picture has boxes in columns, one column for each path from a source, joined by lines.

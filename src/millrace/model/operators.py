@@ -7,6 +7,7 @@ plan in `spark.native` and its types in `spark.settled`. Each of these matches o
 from dataclasses import dataclass
 from typing import assert_never
 
+from millrace.model.clock import DAY
 from millrace.model.duration import format_duration
 from millrace.model.expression import Expression
 from millrace.model.stream import (
@@ -22,7 +23,6 @@ from millrace.model.stream import (
     node_of,
     parents,
 )
-from millrace.model.watermark import Punctuated
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Operator:
 def operator_of(stream: Stream) -> Operator:
     """The step that a node adds to its parents."""
     match node_of(stream):
-        case Source(kind=kind, name=name, schema=schema):
-            return Operator("source", f"{kind} {name} ({schema})")
+        case Source(kind=kind, name=name, schema=schema) as source:
+            return Operator("source", f"{kind} {name} ({schema}){', strict' if source.is_strict else ''}")
         case Where(condition=condition):
             return _evaluating("where", str(condition), condition)
         case Select(columns=columns):
@@ -58,10 +58,11 @@ def operator_of(stream: Stream) -> Operator:
         case Join(table=table, on=on, how=how, as_of=as_of):
             version = f" as of {as_of}" if as_of else ""
             return Operator("join", f"{how} with {table.name} on {', '.join(on)}{version}", columns=frozenset(on))
-        case EventTime(column=column, estimator=estimator):
+        case EventTime(column=column, estimator=estimator, ahead=ahead) as timed:
             idle = f", idle after {format_duration(estimator.idle)}" if estimator.idle else ""
-            closes = [estimator.policy.column] if isinstance(estimator.policy, Punctuated) else []
-            return Operator("event time", f"{column}, {estimator.policy}{idle}", columns=frozenset([column, *closes]))
+            limit = "" if ahead == DAY else f", ahead by {'any time' if ahead is None else format_duration(ahead)}"
+            detail = f"{column}, {estimator.policy}{idle}{limit}"
+            return Operator("event time", detail, columns=frozenset(timed.watched))
         case never:
             assert_never(never)
 

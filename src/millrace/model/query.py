@@ -11,7 +11,7 @@ from millrace.model.expression import Expression, parse_expression
 from millrace.model.pane import Mode, Pane
 from millrace.model.schema import Column, Schema
 from millrace.model.stream import EventTime, Stream, find_event_time, no_method
-from millrace.model.trigger import Trigger, default, is_trigger
+from millrace.model.trigger import Trigger, default, is_trigger, waits_for_the_end
 from millrace.model.window import CountWindow, Global, Session, Window, Windowing
 
 if TYPE_CHECKING:
@@ -173,6 +173,11 @@ class Query:
     mode: Mode
     computed: tuple[Computed, ...]
     place: Place = field(compare=False, repr=False)
+
+    @property
+    def needs_an_end(self) -> bool:
+        """Whether it answers only at the end of the input, which a stream does not have."""
+        return isinstance(self.windowing, Global) and waits_for_the_end(self.trigger)
 
     @property
     def schema(self) -> Schema:

@@ -14,11 +14,12 @@ from typing import Any, assert_never
 from millrace.model.aggregate import sort_key
 from millrace.model.clock import after_step
 from millrace.model.duration import BEGINNING_OF_TIME, to_instant
-from millrace.model.errors import MillraceError, NoValueError, at_place, refuse, refuse_unknown, shown
+from millrace.model.errors import NoValueError, at_place, refuse, refuse_unknown, shown, unknown
 from millrace.model.evaluate import RowError, check_known, evaluate
 from millrace.model.expression import Expression
 from millrace.model.operators import operator_of
 from millrace.model.query import Computed
+from millrace.model.schema import missing
 from millrace.model.stream import (
     Dedup,
     EventTime,
@@ -37,7 +38,7 @@ from millrace.model.stream import (
 )
 from millrace.model.types import is_decimal, is_float, is_integer
 from millrace.model.values import BITS, to_decimal, to_float
-from millrace.model.watermark import Progress, Punctuated, combine
+from millrace.model.watermark import Progress, combine
 from millrace.model.window import Row
 
 
@@ -143,9 +144,15 @@ class RowEvaluator:
             if not isinstance(row, Mapping):
                 raise refuse(f"a row must be a mapping of columns to values, not {shown(row)}")
             wrong = [column for column in source.schema if not fits(row.get(column.name), column.type)]
+            absent = [name for name in source.schema.required if row.get(name) is None]
+            extra = [name for name in row if name not in source.schema] if source.is_strict else []
             if wrong:
                 value = shown(row[wrong[0].name])
                 self.dead.append(RowDeadLetter(row, f"{wrong[0].name}: {value} is not {wrong[0].type}"))
+            elif absent:
+                self.dead.append(RowDeadLetter(row, missing(absent[0])))
+            elif extra:
+                self.dead.append(RowDeadLetter(row, unknown("field", extra[0], source.schema.names)))
             else:
                 fitting.append({column.name: _held(row.get(column.name), column.type) for column in source.schema})
         return fitting
@@ -200,21 +207,23 @@ class RowEvaluator:
         return kept
 
     def _observe(self, node: EventTime, rows: list[Row], now: int) -> list[Row]:
-        """Update the watermark progress from the rows. Returns the rows that have an event time."""
-        policy = node.estimator.policy
+        """Update the watermark progress from the rows. Returns the rows that have an event time.
+
+        The rows were logged `now`.
+        """
         timed: list[Row] = []
         times: list[int] = []
         closes: list[int] = []
         for row in rows:
-            try:
-                if isinstance(policy, Punctuated) and row[policy.column] is not None:
-                    closes.append(to_instant(row[policy.column]))
-                    if row[node.column] is None:
-                        continue
-                times.append(to_instant(row[node.column]))
+            at, *closed = (None if row[name] is None else to_instant(row[name]) for name in node.watched)
+            reason = node.reason((at, *closed), now)
+            if reason is not None:
+                self.dead.append(RowDeadLetter(row, reason))
+                continue
+            closes += [each for each in closed if each is not None]
+            if at is not None:
+                times.append(at)
                 timed.append(row)
-            except MillraceError as error:
-                self.dead.append(RowDeadLetter(row, f"event time {node.column}: {error.message}"))
         estimator, before = self._progress[id(node)]
         bundle = estimator.see(times, closes)
         self._progress[id(node)] = estimator, estimator.observe(before, bundle, now)

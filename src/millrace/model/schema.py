@@ -20,13 +20,14 @@ UNKNOWN = "UNKNOWN"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A name and its type."""
+    """A name and its type; a `required` column of a source is NOT NULL."""
 
     name: str
     type: str
+    required: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name} {self.type}"
+        return f"{self.name} {self.type}{' NOT NULL' if self.required else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,16 @@ class Schema:
         """The names, in order."""
         return tuple(column.name for column in self.columns)
 
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The names of the columns that are NOT NULL, in order."""
+        return tuple(column.name for column in self.columns if column.required)
+
+    @property
+    def typed(self) -> tuple[tuple[str, str], ...]:
+        """Names and types, which are all that the rows of a stream have in common."""
+        return tuple((column.name, column.type) for column in self.columns)
+
     def type_of(self, name: str) -> str:
         """The type of a column; an unknown name is refused."""
         for column in self.columns:
@@ -84,10 +95,10 @@ class Schema:
 
 
 def parse_schema(text: str | Mapping[str, str] | Schema) -> Schema:
-    """Read `"user STRING, ms BIGINT"`, or a mapping of names to types.
+    """Read `"user STRING NOT NULL, ms BIGINT"`, or a mapping of names to types.
 
-    >>> str(parse_schema("user string, ms long"))
-    'user STRING, ms BIGINT'
+    >>> str(parse_schema("user string not null, ms long"))
+    'user STRING NOT NULL, ms BIGINT'
     """
     if isinstance(text, Schema):
         return text
@@ -103,7 +114,23 @@ def parse_schema(text: str | Mapping[str, str] | Schema) -> Schema:
     if not definitions or not all(isinstance(item, exp.ColumnDef) and item.kind for item in definitions):
         advice = "write it like 'user STRING, ms BIGINT, at TIMESTAMP'"
         raise refuse(f"schema {text!r} does not parse", advice=advice)
-    return Schema(tuple(Column(item.name, normal(item.kind.sql(DIALECT))) for item in definitions))
+    return Schema(tuple(Column(item.name, normal(item.kind.sql(DIALECT)), _is_required(item)) for item in definitions))
+
+
+def missing(name: str) -> str:
+    """The reason why a record without a value for a NOT NULL column is a dead letter."""
+    return f"{name} is missing or null, but NOT NULL"
+
+
+def _is_required(definition: exp.ColumnDef) -> bool:
+    required = False
+    for each in definition.constraints:
+        if isinstance(each.kind, exp.NotNullColumnConstraint):
+            required = not each.kind.args.get("allow_null")
+        elif not isinstance(each.kind, exp.CommentColumnConstraint):
+            problem = f"column {definition.name!r} has {each.sql(DIALECT)}, which no source can promise"
+            raise refuse(problem, advice="leave it out; a column can only be NOT NULL")
+    return required
 
 
 def backticked(name: str) -> str:

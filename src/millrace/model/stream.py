@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
+from millrace.model.clock import ahead_reason, is_ahead
 from millrace.model.connectors import CustomSource
-from millrace.model.duration import Duration, parse_positive
+from millrace.model.duration import Duration, parse_duration, parse_positive
 from millrace.model.errors import Place, caller, refuse, refuse_unknown, shown, unknown
 from millrace.model.expression import Expression, named, parse_expression
 from millrace.model.schema import UNKNOWN, Column, Schema
@@ -20,6 +21,10 @@ from millrace.model.window import Windowing
 if TYPE_CHECKING:
     from millrace.model.pipeline import Output, Sink
     from millrace.model.query import Windowed
+
+
+STRICT = "strict"
+"""The option of a source whose records have no other fields than its columns."""
 
 
 class Stream:
@@ -84,7 +89,7 @@ class Stream:
         for other in others:
             if not isinstance(other, Stream):
                 raise refuse(f"union() takes streams, not {shown(other)}")
-            if set(other.schema) != set(self.schema):
+            if set(other.schema.typed) != set(self.schema.typed):
                 raise refuse(f"the streams of union() have different columns: ({self.schema}) and ({other.schema})")
         times = {event_time.column if (event_time := find_event_time(stream)) else None for stream in (self, *others)}
         if len(times) > 1:
@@ -125,12 +130,14 @@ class Stream:
         delay: Duration | None = None,
         watermark: Policy | None = None,
         idle: Duration | None = None,
+        ahead: Duration | None = "1d",
     ) -> "EventTime":
         """Set the event time column and the watermark policy.
 
         The policy is either `delay="10s"` (no event is more than that older than the newest event before it) or
         `watermark=percentile(0.99)` or `punctuated("closes")`. A source without input for `idle` of processing time
-        does not hold back the watermark.
+        does not hold back the watermark. A row whose event time is more than `ahead` after the log time of its record
+        becomes a dead letter, because the watermark that it sets would make all other rows late; None accepts all.
         """
         type = self._column(column).type
         if type not in ("TIMESTAMP", UNKNOWN):
@@ -153,7 +160,8 @@ class Stream:
                 f"punctuated({policy.column!r}) needs a TIMESTAMP, but it is {self._column(policy.column).type}"
             )
         timeout = None if idle is None else parse_positive(idle, "idle timeout")
-        return EventTime(self, column, Estimator(policy, timeout), self.schema, caller())
+        limit = None if ahead is None else parse_duration(ahead, "ahead= of event_time()")
+        return EventTime(self, column, Estimator(policy, timeout), limit, self.schema, caller())
 
     def group_by(self, *keys: str) -> "Windowed":
         """Aggregate for each combination of values of these columns."""
@@ -192,10 +200,7 @@ class Stream:
         event_time = find_event_time(self)
         if event_time is None:
             return
-        needed = [event_time.column]
-        if isinstance(event_time.estimator.policy, Punctuated):
-            needed.append(event_time.estimator.policy.column)
-        for name in needed:
+        for name in event_time.watched:
             if name not in chosen or chosen[name].columns != (name,):
                 problem = f"select() drops or changes column {name!r}, which the event time needs"
                 raise refuse(problem, advice="select it unchanged, or call .event_time(...) after select()")
@@ -212,6 +217,11 @@ class Source(Stream):
     place: Place = field(default_factory=caller, compare=False, repr=False)
     reader: CustomSource | None = field(default=None, compare=False, repr=False)
     """The reader of a custom source; None for other kinds."""
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether a record with a field that is no column is a dead letter."""
+        return (STRICT, "true") in self.options
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +305,30 @@ class EventTime(Stream):
     parent: Stream
     column: str
     estimator: Estimator
+    ahead: int | None
+    """How far a time may be ahead of the log time of its record; None if it may be any time."""
     schema: Schema
     place: Place = field(compare=False, repr=False)
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """The columns that advance the watermark."""
+        policy = self.estimator.policy
+        return (self.column, policy.column) if isinstance(policy, Punctuated) else (self.column,)
+
+    def reason(self, at: Sequence[int | None], logged: int) -> str | None:
+        """The reason why a row is a dead letter, from the instants in its `watched` columns; None if it is none."""
+        for name, instant in zip(self.watched, at, strict=True):
+            if self.ahead is not None and instant is not None and is_ahead(instant, logged, self.ahead):
+                what = f"event time {name}" if name == self.column else name
+                return ahead_reason(what, instant, logged, self.ahead)
+        return f"event time {self.column} is NULL" if all(instant is None for instant in at) else None
+
+    def hint(self, at: Sequence[int | None]) -> str:
+        """What to do about a row that is a dead letter, from the instants in its `watched` columns."""
+        if all(instant is None for instant in at):
+            return f'leave such rows out before event_time: where("{self.column} IS NOT NULL")'
+        return "if such times are right, allow them with ahead= of event_time"
 
 
 _ELSEWHERE = {
@@ -386,3 +418,8 @@ def event_times(stream: Stream) -> list[EventTime]:
         return [stream]
     found = (node for parent in parents(stream) for node in event_times(parent))
     return list({id(node): node for node in found}.values())
+
+
+def is_guarded(stream: Stream) -> bool:
+    """Whether a row of the stream may be too far ahead of the log time of its record."""
+    return any(node.ahead is not None for node in event_times(stream))

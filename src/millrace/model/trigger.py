@@ -228,6 +228,29 @@ def may_finish(trigger: Trigger) -> bool:
             assert_never(never)
 
 
+def waits_for_the_end(trigger: Trigger) -> bool:
+    """Whether it fires only when its window closes or expires."""
+    match trigger:
+        case Elements() | After() | Every():
+            return False
+        case Never():
+            return True
+        case Watermark(early, _):
+            return early is None or waits_for_the_end(early)
+        case Repeat(part):
+            return waits_for_the_end(part)
+        case InOrder(parts):
+            return waits_for_the_end(parts[0])
+        case AnyOf(parts):
+            return all(map(waits_for_the_end, parts))
+        case AllOf(parts):
+            return any(map(waits_for_the_end, parts))
+        case Until(part, end):
+            return waits_for_the_end(part) and waits_for_the_end(end)
+        case never:
+            assert_never(never)
+
+
 def is_trigger(value: object) -> bool:
     """Whether the value is one of the triggers of this module."""
     return isinstance(value, Trigger)

@@ -78,7 +78,8 @@ def _outputs(pipeline: Pipeline) -> Iterator[tuple[PlannedOutput, Query | Stream
 def _edge(of: Query | Stream, source: Source, dedup: DedupSplit | None) -> Edge:
     try:
         if dedup is not None:
-            before, after = Fused(dedup.above, source, ordered=True), Fused(dedup.below, dedup.source)
+            before = Fused(dedup.above, source, ordered=True, logged=dedup.needs_log_times)
+            after = Fused(dedup.below, dedup.source)
             return FusedEdge((before.statement, after.statement), after.lifts)
         fused = Fused(of, source)
     except CannotFuseError as error:

@@ -8,7 +8,18 @@ from dataclasses import dataclass, replace
 
 from millrace.formats.sql import CannotFuseError
 from millrace.model.query import Query
-from millrace.model.stream import Dedup, EventTime, Join, Source, Stream, Union, find_event_time, parents, with_parents
+from millrace.model.stream import (
+    Dedup,
+    EventTime,
+    Join,
+    Source,
+    Stream,
+    Union,
+    find_event_time,
+    is_guarded,
+    parents,
+    with_parents,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +38,11 @@ class DedupSplit:
         """Whether event time is assigned before the dedup, so that duplicates advance the watermark too."""
         return find_event_time(self.above) is not None
 
+    @property
+    def needs_log_times(self) -> bool:
+        """Whether the rows need the log times of their records after the dedup."""
+        return is_guarded(self.below.stream if isinstance(self.below, Query) else self.below)
+
 
 def split_at_dedup(of: Query | Stream) -> DedupSplit | None:
     """Split a query or a stream; None if it has no dedup. Raises CannotFuseError if it cannot be split."""
@@ -41,7 +57,7 @@ def split_at_dedup(of: Query | Stream) -> DedupSplit | None:
     timed = find_event_time(dedup.parent)
     base: Stream = source
     if timed is not None:
-        base = EventTime(source, timed.column, timed.estimator, dedup.schema, timed.place)
+        base = EventTime(source, timed.column, timed.estimator, None, dedup.schema, timed.place)
     rest = _replaced(stream, dedup, base)
     return DedupSplit(dedup.parent, dedup, replace(of, stream=rest) if isinstance(of, Query) else rest, source)
 

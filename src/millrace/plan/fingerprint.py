@@ -2,7 +2,8 @@
 
 State and offsets mean something only to the computation that wrote them. A fingerprint is a JSON value made from the
 structure of the stage, the code of user functions included. It leaves out what may change: the numbers in a trigger,
-lateness, how long event time waits, the rows of joined tables, where a source starts when it is first read.
+lateness, how long event time waits, which records a source accepts (NOT NULL, strict), the rows of joined tables, where
+a source starts when it is first read.
 """
 
 import hashlib
@@ -62,7 +63,8 @@ def _own(stream: Stream) -> dict[str, Any]:
     match node_of(stream):
         case Source(kind=kind, name=name, schema=schema, options=options):
             kept = {key: value for key, value in options if key == "format"}
-            return {"kind": kind, "name": name, "schema": str(schema), "options": kept}
+            columns = ", ".join(f"{column} {type}" for column, type in schema.typed)
+            return {"kind": kind, "name": name, "schema": columns, "options": kept}
         case Where(condition=condition):
             return {"condition": canonical(condition)}
         case Select(columns=columns) | WithColumns(columns=columns):

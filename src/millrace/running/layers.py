@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -35,6 +36,7 @@ from millrace.running.preflight import serving
 from millrace.running.run import typed, unless_told
 from millrace.running.settings import Locations
 from millrace.running.views import KeptViews, lookups, read_boundary
+from millrace.sources.bundle import LOGGED
 from millrace.views.store import Store, open_store
 
 _STEP = 500_000
@@ -94,7 +96,7 @@ def archive(log: Log, source: Source) -> int:
     """Archive new records; returns their number. Leaves out records that do not fit, which the stream reports."""
     folder = Path(dict(source.options)[ARCHIVE])
     folder.mkdir(parents=True, exist_ok=True)
-    decoder, added = JsonDecoder(source.schema), 0
+    decoder, added = JsonDecoder(source.schema, strict=source.is_strict), 0
     for partition, (start, end) in enumerate(zip(log.starts(source.name), log.ends(source.name), strict=True)):
         begin = _archived(folder, source.name, partition)
         if begin is not None and begin < start:
@@ -104,8 +106,10 @@ def archive(log: Log, source: Source) -> int:
             )
         for first in range(start if begin is None else begin, end, _STEP):
             last = min(end, first + _STEP)
-            texts = as_texts(log.read(source.name, partition, first, last)["value"].combine_chunks())
-            rows, _ = decoder.decode(texts)
+            records = log.read(source.name, partition, first, last)
+            rows, misfits = decoder.decode(as_texts(records["value"].combine_chunks()))
+            fitting = np.delete(np.arange(len(records)), [misfit.row for misfit in misfits])
+            rows = rows.append_column(LOGGED, records["timestamp"].cast(pa.int64()).take(pa.array(fitting)))
             path = folder / f"{source.name}-{partition}-{first:016}-{last:016}.parquet"
             write_whole(path, lambda whole, rows=rows: pq.write_table(rows, whole))  # type: ignore[misc]
             added += last - first

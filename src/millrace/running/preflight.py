@@ -7,8 +7,9 @@ from pathlib import Path
 
 from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit
-from millrace.model.errors import ConflictError, CorruptError
+from millrace.model.errors import ConflictError, CorruptError, refuse
 from millrace.model.pipeline import FileSink, Output, Pipeline, TableSink
+from millrace.model.query import Query
 from millrace.running.agreement import Parts, TopicNow, disagreement, gaps, is_skippable
 from millrace.running.settings import Locations
 from millrace.running.status import is_locked
@@ -72,6 +73,20 @@ def check_agreement(pipeline: Pipeline, home: Locations, store: Store) -> int:
         without = f"go on without them: {home.command('repair')} --yes; or " if is_skippable(parts, lost) else ""
         raise ConflictError(str(lost), f"{without}{left}")
     return generation
+
+
+def check_answers(pipeline: Pipeline) -> None:
+    """Refuse a query that would never answer in a stream."""
+    outputs = [(f"view {name}", query) for name, query in pipeline.views.items()]
+    outputs += [(str(output.sink), output.of) for output in pipeline.sinks if isinstance(output.of, Query)]
+    for name, query in outputs:
+        if query.needs_an_end:
+            raise refuse(
+                f"{name}: window(all_time()) with the trigger {query.trigger} answers at the end of the input, which a "
+                "stream does not have",
+                query.place,
+                "add .trigger(on.each()).retracting() before .aggregate(...), or run it as a batch: --mode batch",
+            )
 
 
 def unswappable(pipeline: Pipeline) -> list[Output]:

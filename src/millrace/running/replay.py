@@ -24,6 +24,7 @@ from millrace.running.agreement import disagreement, gaps
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
 from millrace.running.preflight import (
+    check_answers,
     checkpoints,
     generations_of,
     newest_checkpoint,
@@ -56,6 +57,7 @@ def replay(
     Views, files and tables are filled beside the ones in use. Topics, functions and custom sinks cannot be: `resend`
     chooses whether they receive all answers again, or only those that come after the replay.
     """
+    check_answers(pipeline)
     check_places(pipeline, {}, home.log)
     lease = Lease(pipeline.name, home.master)
     with told_to_end() as told, closing(open_store(home.store)) as store, lease:

@@ -17,8 +17,9 @@ from millrace.model.duration import parse_duration, parse_positive
 from millrace.model.errors import MillraceError
 from millrace.model.pipeline import Pipeline
 from millrace.running.ending import told_to_end
+from millrace.running.health import Health
 from millrace.running.lease import Lease
-from millrace.running.preflight import check_agreement, serving
+from millrace.running.preflight import check_agreement, check_answers, serving
 from millrace.running.settings import Locations, StreamOptions
 from millrace.running.shown import RunDisplay
 from millrace.running.status import note
@@ -56,6 +57,7 @@ def run_stream(console: Console, pipeline: Pipeline, home: Locations, how: Strea
 
 def check_stream(pipeline: Pipeline, home: Locations, how: StreamOptions) -> None:
     """Refuse mistakes that can be detected before Spark is started, which takes seconds."""
+    check_answers(pipeline)
     check_places(pipeline, {}, home.log)
     parse_guarantee(how.guarantee)
     parse_positive(how.latency, "latency")
@@ -96,13 +98,15 @@ def start_stream(
     from millrace.spark import stream
 
     dead = clock_moved = 0
+    health = Health()
     checkpoint = home.generation(generation)
 
     def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
-        nonlocal dead, clock_moved
+        nonlocal dead, clock_moved, health
         dead += progress.dead_letters
         clock_moved = progress.clock_moved or clock_moved
-        note(checkpoint, pipeline.name, progress, dead, clock_moved)
+        health = health.after(progress, time.monotonic())
+        note(checkpoint, pipeline.name, progress, dead, clock_moved, health)
         on_batch(progress, answers)
 
     return stream.start(

@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.table import Table
 
 from millrace.model.duration import SECOND, format_duration
+from millrace.running.health import Health
 from millrace.running.table import instant
 from millrace.running.totals import Totals, many
 from millrace.spark.progress import BatchProgress, clock_notice
@@ -27,6 +28,9 @@ class RunDisplay:
         self.totals = Totals()
         self._began = time.monotonic()
         self._last: dict[str, pa.Table] = {}
+        self._health = Health()
+        self._warned: set[str] = set()
+        """What the user was warned about, and still is."""
 
     def __enter__(self) -> "RunDisplay":
         starting = "starting Spark, then waiting for the first rows"
@@ -48,12 +52,22 @@ class RunDisplay:
         notice = clock_notice(progress.clock_moved)
         if notice is not None and not self._as_json:
             self._console.out(f"{self._name}: {notice}", highlight=False)
+        self._warn(progress)
         if self._as_json:
             self._console.out(progress.to_json(), highlight=False)
         elif self._live is not None:
             self._live.update(Group(self._table(progress), *self._last_answers()))
         elif progress.rows or any(map(len, answers.values())):
             self._console.out(self._line(progress), highlight=False)
+
+    def _warn(self, progress: BatchProgress) -> None:
+        """Print each warning when it begins to hold."""
+        self._health = self._health.after(progress, time.monotonic())
+        warnings = self._health.warnings()
+        for about, sentence in warnings.items():
+            if about not in self._warned and not self._as_json:
+                self._console.out(f"{self._name}: {sentence}", highlight=False)
+        self._warned = {*warnings}
 
     def summary(self) -> str:
         """The counts of the run in a line."""

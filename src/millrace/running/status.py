@@ -9,20 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from millrace.eventlog.sealed import sealed, unsealed
+from millrace.running.health import Health
 from millrace.sources.skipped import read_skipped
 from millrace.spark.progress import BatchProgress
 
 _FILE = "status.json"
 
 
-def note(checkpoint: Path, pipeline: str, progress: BatchProgress, dead: int, clock_moved: int) -> None:
+def note(
+    checkpoint: Path, pipeline: str, progress: BatchProgress, dead: int, clock_moved: int, health: Health | None = None
+) -> None:
     """Write the progress of the last micro-batch to the checkpoint.
 
     `dead` counts all dead letters of the run; `clock_moved` is the last jump of the clock in the run, or 0.
     """
+    known = health or Health()
     about = {
         "pipeline": pipeline, "at": time.time(), "dead": dead, "clock_moved": clock_moved,
-        "progress": json.loads(progress.to_json()),
+        "progress": json.loads(progress.to_json()), "warnings": list(known.warnings().values()),
+        "unknown": known.unknown, "missing": known.missing,
     }  # fmt: skip
     beside = checkpoint / f".{_FILE}.part"
     beside.write_text(json.dumps(sealed(about)), encoding="utf-8")
@@ -46,6 +51,12 @@ class Status:
     """The last jump of the clock since it was started, as `BatchProgress` has it; 0 if there was none."""
     skipped: int = 0
     """Records that it goes on without: retention removed them unread, and `millrace repair` skipped them."""
+    warnings: tuple[str, ...] = ()
+    """What is probably wrong with its records."""
+    unknown: int = 0
+    """The number of fields of its records that are no columns, in those that were looked at."""
+    missing: int = 0
+    """The number of columns that are in none of them."""
     damaged: Path | None = None
     """The file with the report, if it is damaged; then nothing else is known."""
 
@@ -61,7 +72,8 @@ def all_under(folder: Path) -> list[Status]:
             found.append(
                 Status(
                     str(about["pipeline"]), file.parent, running, float(about["at"]), about["dead"], progress,
-                    about["clock_moved"], read_skipped(file.parent).records,
+                    about["clock_moved"], read_skipped(file.parent).records, tuple(about.get("warnings", ())),
+                    about.get("unknown", 0), about.get("missing", 0),
                 )
             )  # fmt: skip
         except FileNotFoundError:  # the checkpoint was removed meanwhile

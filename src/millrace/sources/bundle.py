@@ -5,18 +5,24 @@ records each time; a task reads a split into a bundle.
 """
 
 import os
-from collections.abc import Container, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millrace.model.clock import FIRST_TIME
+from millrace.model.duration import END_OF_TIME
+
+LOGGED = "__logged"
+"""The column with the log time of a row's record, where one is stored or processed with the rows."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bundle:
-    """Records as the source stores them: JSON text, or columns."""
+    """Records as the source stores them: JSON text, CSV text with its fields, or columns."""
 
     origin: str
     """The file, or the partition of a topic, that holds the records."""
@@ -26,9 +32,23 @@ class Bundle:
     rows: pa.Table | None = None
     partition: int | None = None
     """The partition of the topic; None for other sources."""
+    cells: pa.Table | None = None
+    """For CSV: the fields of the records that are not in `wrong`, as texts by name."""
+    wrong: Mapping[int, str] = field(default_factory=dict)
+    """For CSV: the records that cannot be divided into fields, with the reasons."""
+    names: Sequence[str] | None = None
+    """The fields that all records have; None if each may have others."""
+    logged: npt.NDArray[np.int64] | int | None = None
+    """The log time of each record, or of all, in microseconds; None if the source knows none."""
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def log_times(self, now: int) -> npt.NDArray[np.int64]:
+        """The log time of each record: `now` if the source knows none, the end of time if the clock was never set."""
+        logged = now if self.logged is None else self.logged
+        every = logged if isinstance(logged, np.ndarray) else np.full(len(self), logged, np.int64)
+        return np.where(every < FIRST_TIME, END_OF_TIME, every)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from millrace.eventlog.durable import write_whole
 from millrace.eventlog.sealed import sealed, unsealed
 from millrace.eventlog.topics import Log
@@ -162,7 +164,8 @@ class FeedSplit:
         found = records["value"]
         values = found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
         origin, offsets = f"{self.topic}/{self.partition}", records["offset"].to_numpy()
-        return Bundle(origin, offsets, as_texts(values), partition=self.partition)
+        logged = records["timestamp"].cast(pa.int64()).to_numpy()
+        return Bundle(origin, offsets, as_texts(values), partition=self.partition, logged=logged)
 
 
 @lru_cache(4)

@@ -11,7 +11,7 @@ import mmap
 import os
 from collections.abc import Container, Hashable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,13 +21,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.eventlog.sealed import sealed, unsealed
+from millrace.formats.csvfile import records_of
 from millrace.formats.texts import as_texts
 from millrace.model.accepted import accepted, as_type
 from millrace.model.arrow import arrow_type
-from millrace.model.errors import CorruptError, MillraceError, NotFoundError, PipelineError, refuse, unreadable
+from millrace.model.errors import (
+    CorruptError,
+    MillraceError,
+    NotFoundError,
+    PipelineError,
+    refuse,
+    unknown_option,
+    unreadable,
+)
 from millrace.model.schema import Column, Schema
 from millrace.model.stream import Source
-from millrace.sources.bundle import Bundle, stamp_of
+from millrace.sources.bundle import LOGGED, Bundle, stamp_of
 
 SPLIT = 64 << 20
 """The approximate size of a split, in bytes."""
@@ -38,10 +47,12 @@ _ZERO = 1023 >> 3
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file, by its name in the folder, and its size when it was found."""
+    """A file, by its name in the folder, with its size and its time of modification when it was found."""
 
     name: str
     size: int
+    modified: int | None = None
+    """The log time of its records, in microseconds; None in journals of earlier versions."""
 
 
 class Files:
@@ -75,8 +86,11 @@ class Files:
     def splits(self, start: int, end: int) -> list["FileSplit"]:
         """The splits of the files between two positions; a large file has several."""
         format = dict(self._source.options)["format"]
-        found = [(os.path.join(self._folder, each.name), each.size) for each in self._found[start:end]]
-        return [split for path, size in found for split in _split(path, size, format, self._source)]
+        return [
+            split
+            for found in self._found[start:end]
+            for split in _split(os.path.join(self._folder, found.name), found, format, self._source)
+        ]
 
     def stamp(self) -> Hashable:
         """The state of the folder, which a new file changes."""
@@ -98,7 +112,7 @@ class Files:
                     if entry.is_file():
                         sized.append((entry.stat(), entry.name))
         for about, name in sorted(sized, key=lambda each: (each[0].st_mtime_ns, each[1])):
-            yield Found(name, about.st_size)
+            yield Found(name, about.st_size, about.st_mtime_ns // 1_000)
 
     def _keep(self, new: Sequence[Found]) -> None:
         self._journal.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +126,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class FileSplit:
-    """A split of a file: bytes of a JSON file, row groups of a Parquet file."""
+    """A split of a file: bytes of a JSON file, row groups of a Parquet file, a whole CSV file."""
 
     path: str
     format: str
@@ -120,16 +134,36 @@ class FileSplit:
     start: int
     end: int
     size: int
+    modified: int | None = None
+    """The time of modification, which is the log time of the records."""
+    delimiter: str | None = None
+    """Between the fields of a CSV file; None if the first row tells."""
+    is_strict: bool = False
+    """Whether a Parquet file may have no columns beside those of the schema."""
 
     def read(self, wanted: Container[str] | None = None) -> Bundle:
         """The records. Raises MillraceError if the file cannot be read, or holds columns of other types."""
         try:
-            return self._parquet(wanted) if self.format == "parquet" else self._json()
+            if self.format == "parquet":
+                return self._parquet(wanted)
+            return replace(self._csv() if self.format == "csv" else self._json(), logged=self.modified)
         except FileNotFoundError:
             problem = f"file {self.path} no longer exists, but the pipeline still needs it"
             raise NotFoundError(problem, "restore the file, so that its rows are not lost") from None
         except (OSError, pa.ArrowInvalid, EOFError) as error:
             raise unreadable(self.path, error) from None
+
+    def _csv(self) -> Bundle:
+        with gzip.open(self.path) if self.path.endswith(".gz") else open(self.path, "rb") as file:
+            data = file.read()
+        if not data.strip(b"\r\n"):
+            return Bundle(self.path, np.arange(0), pa.array([], pa.string()))
+        try:
+            found = records_of(self.path, data, self.delimiter)
+        except MillraceError as error:
+            raise PipelineError(error.problem, "correct the file, or move it away") from None
+        names = found.cells.column_names
+        return Bundle(self.path, found.starts, found.texts, cells=found.cells, wrong=found.wrong, names=names)
 
     def _json(self) -> Bundle:
         if self.path.endswith(".gz"):
@@ -153,9 +187,13 @@ class FileSplit:
         for column in self.schema:
             if column.name in held and accepted(held[column.name], column.type) is None:
                 self._as_type(pa.chunked_array([], held[column.name]), column)
+        own = [name for name in held if name != LOGGED]
+        extra = [name for name in own if name not in self.schema]
+        if self.is_strict and extra:
+            raise unknown_option("column", extra[0], self.schema.names).about(self.path)
         asked = [column for column in self.schema if wanted is None or column.name in wanted]
         groups = list(range(self.start, self.end))
-        names = [column.name for column in asked if column.name in held]
+        names = [column.name for column in asked if column.name in held] + ([LOGGED] if LOGGED in held else [])
         read = file.read_row_groups(groups, columns=names, use_threads=False)
         columns = {
             column.name: self._as_type(read[column.name], column)
@@ -164,7 +202,9 @@ class FileSplit:
             for column in asked
         }
         before = sum(file.metadata.row_group(group).num_rows for group in range(self.start))
-        return Bundle(self.path, np.arange(before, before + len(read)), rows=pa.table(columns))
+        logged = read[LOGGED].to_numpy() if LOGGED in held else self.modified
+        offsets = np.arange(before, before + len(read))
+        return Bundle(self.path, offsets, rows=pa.table(columns), names=own, logged=logged)
 
     def _as_type(self, found: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
         try:
@@ -235,17 +275,19 @@ def folder_of(source: Source) -> str:
     return os.path.abspath(source.name)
 
 
-def _split(path: str, size: int, format: str, source: Source) -> Iterator[FileSplit]:
+def _split(path: str, found: Found, format: str, source: Source) -> Iterator[FileSplit]:
     if format == "parquet":
-        yield from _row_groups(path, source)
+        yield from _row_groups(path, found, source)
         return
-    pieces = 1 if path.endswith(".gz") else max(1, -(-size // SPLIT))
-    ends = [size * piece // pieces for piece in range(pieces + 1)]
+    # Whether a line break ends a record of CSV depends on all quotes before it.
+    pieces = 1 if path.endswith(".gz") or format == "csv" else max(1, -(-found.size // SPLIT))
+    ends = [found.size * piece // pieces for piece in range(pieces + 1)]
+    between = dict(source.options).get("delimiter")
     for start, end in pairwise(ends):
-        yield FileSplit(path, format, source.schema, start, end, end - start)
+        yield FileSplit(path, format, source.schema, start, end, end - start, found.modified, between)
 
 
-def _row_groups(path: str, source: Source) -> Iterator[FileSplit]:
+def _row_groups(path: str, found: Found, source: Source) -> Iterator[FileSplit]:
     try:
         about = pq.read_metadata(path)
     except (OSError, pa.ArrowInvalid) as error:
@@ -254,7 +296,9 @@ def _row_groups(path: str, source: Source) -> Iterator[FileSplit]:
     for group in range(about.num_row_groups):
         size += about.row_group(group).total_byte_size
         if size >= SPLIT or group == about.num_row_groups - 1:
-            yield FileSplit(path, "parquet", source.schema, start, group + 1, size)
+            yield FileSplit(
+                path, "parquet", source.schema, start, group + 1, size, found.modified, is_strict=source.is_strict
+            )
             start, size = group + 1, 0
 
 

@@ -57,6 +57,10 @@ class MemoryScript:
         given = max(marks, default=None if self.derived else BEGINNING_OF_TIME)
         return Times(self._clocks[start], self._clocks[end], given)
 
+    def logged(self, number: int) -> int | None:
+        """The log time of the rows of a happening, which arrive before its clock; None if the host's clock counts."""
+        return self._clocks[number] if self.timed else None
+
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
@@ -84,8 +88,9 @@ class Scripted:
         """The splits between two positions, one for each happening."""
         first = sum(len(happening.rows) for happening in self.script.happenings[:start])
         splits = []
-        for happening in self.script.happenings[start:end]:
-            splits.append(ScriptSplit(self.source.name, self.source.schema, tuple(happening.rows), first))
+        for number, happening in enumerate(self.script.happenings[start:end], start):
+            logged = self.script.logged(number)
+            splits.append(ScriptSplit(self.source.name, self.source.schema, tuple(happening.rows), first, logged))
             first += len(happening.rows)
         return splits
 
@@ -101,6 +106,7 @@ class ScriptSplit:
     schema: Schema
     rows: tuple[Row, ...]
     first: int
+    logged: int | None = None
 
     @property
     def size(self) -> int:
@@ -113,4 +119,5 @@ class ScriptSplit:
             column.name: pa.array([row.get(column.name) for row in self.rows], arrow_type(column.type))
             for column in self.schema
         }
-        return Bundle(self.origin, np.arange(self.first, self.first + len(self.rows)), rows=pa.table(columns))
+        offsets = np.arange(self.first, self.first + len(self.rows))
+        return Bundle(self.origin, offsets, rows=pa.table(columns), logged=self.logged)

@@ -14,7 +14,7 @@ from millrace.panes.seen import first_seen
 from millrace.panes.store import stack
 from millrace.plan.compile import stage_of
 from millrace.plan.dedup import DedupSplit
-from millrace.sources.bundle import Bundle
+from millrace.sources.bundle import LOGGED, Bundle
 from millrace.spark.task import Reading, Sent
 
 
@@ -52,7 +52,8 @@ class Deduplicating:
         made = Sent()
         kept = _Kept(rows.take(pa.array(first)))
         # The rows have lost the offsets of their records.
-        letters = [{**letter, "offset": None} for letter in self._reading.take(kept.read(), kept, {0: made})]
+        taken = self._reading.take(kept.read(), kept, {0: made}, state.now)
+        letters = [{**letter, "offset": None} for letter in taken]
         told = None if self._split.is_timed_above else made.seen.get(0, Seen())
         return Passed(replace(state, seen=seen), made.rows, told, letters)
 
@@ -68,4 +69,7 @@ class _Kept:
         return int(self.rows.nbytes)
 
     def read(self, wanted: Container[str] | None = None) -> Bundle:
-        return Bundle("rows after dedup", np.arange(len(self.rows)), rows=self.rows)
+        if LOGGED not in self.rows.column_names:
+            return Bundle("rows after dedup", np.arange(len(self.rows)), rows=self.rows)
+        rows, logged = self.rows.drop_columns([LOGGED]), self.rows[LOGGED].to_numpy()
+        return Bundle("rows after dedup", np.arange(len(rows)), rows=rows, logged=logged)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from millrace.panes.blobs import from_bytes
 from millrace.plan.plan import Plan, Stage
+from millrace.sources.looked import combined
 from millrace.spark.answers import answers, arrow_schema, schema_of
 from millrace.spark.messages import DEAD, DEAD_LETTERS, PANES, PARTIALS, ROWS, STATUS, TaskReport
 from millrace.spark.progress import BatchProgress, ShardStatus, part_progress
@@ -71,7 +72,8 @@ class Gathered:
         spent = {"edge": sum(each.spent for each in reports), "panes": sum(each.spent for each in self.statuses)}
         rows = sum(each.rows for each in reports)
         dead = len(self.dead_letters) if dead is None else dead
-        return BatchProgress(batch, rows, sum(phases.values()), dead, parts, {**phases, **spent}, clock_moved)
+        looked = combined(each.looked for each in reports)
+        return BatchProgress(batch, rows, sum(phases.values()), dead, parts, {**phases, **spent}, clock_moved, looked)
 
     def _of(self, number: int, stage: Stage) -> pa.Table:
         schema = arrow_schema(schema_of(stage.of))

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from millrace.model.watermark import Seen
 from millrace.sources.bundle import Times
+from millrace.sources.looked import Looked
 
 TO_SHARD = "shard INT, stage INT, sequence BIGINT, kind STRING, report STRING, payload BINARY"
 FROM_SHARD = "shard INT, stage INT, sequence BIGINT, kind STRING, report STRING, payload BINARY"
@@ -50,6 +51,8 @@ class TaskReport:
     """The number of records read; only one shard receives it."""
     spent: float = 0.0
     """The CPU seconds spent."""
+    looked: Mapping[str, Looked] = field(default_factory=dict)
+    """The fields of some of these records, by source."""
 
     def to_json(self) -> str:
         """The report as JSON."""
@@ -60,6 +63,7 @@ class TaskReport:
                 "seen": seen,
                 "rows": self.rows,
                 "spent": self.spent,
+                "looked": {source: each.to_json() for source, each in self.looked.items()},
             }
         )
 
@@ -68,7 +72,8 @@ class TaskReport:
         """The report from its JSON."""
         read = json.loads(text)
         seen = {int(node): Seen(newest, closed, dict(times)) for node, (newest, closed, times) in read["seen"].items()}
-        return cls(Times(*read["times"]), seen, read["rows"], read["spent"])
+        looked = {source: Looked(**each) for source, each in read["looked"].items()}
+        return cls(Times(*read["times"]), seen, read["rows"], read["spent"], looked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,8 @@ from millrace.panes.advance import Panes
 from millrace.panes.blobs import to_bytes
 from millrace.plan.explain import edge_as_text
 from millrace.plan.plan import Stage
-from millrace.sources.bundle import Split, Times, together
+from millrace.sources.bundle import LOGGED, Split, Times, together
+from millrace.sources.looked import Looked, combined
 from millrace.spark.envelope import reported
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.messages import (
@@ -62,11 +63,11 @@ from millrace.spark.messages import (
     TaskReport,
     to_batch,
 )
-from millrace.spark.task import Letters, by_shard, lifted, no_event_time
+from millrace.spark.task import Letters, by_shard, lifted
 from millrace.spark.tried import tried
 
 ORIGIN, OFFSET, CONTROL = "__origin", "__offset", "__control"
-CARRIED = f"`{ORIGIN}` STRING, `{OFFSET}` BIGINT, `{CONTROL}` STRING"
+CARRIED = f"`{ORIGIN}` STRING, `{OFFSET}` BIGINT, `{LOGGED}` BIGINT, `{CONTROL}` STRING"
 """The hidden columns of a source's rows."""
 _LEFT_OUT, _NODE, _TIME, _CLOSED, _MATCHED = "__left_out", "__node", "__time", "__closed", "__matched"
 _VERSIONS, _ROW, _BAD = "__versions", "__row", "__bad"
@@ -109,7 +110,7 @@ class _Plan:
         for name, kind in _MARKS.items():
             if name not in rows.columns:  # the stream has no event time, or no step marks rows
                 rows = rows.withColumn(name, f.lit(None).cast(kind))
-        return rows.select(*map(_column, (ORIGIN, OFFSET, CONTROL, *_MARKS)), *columns)
+        return rows.select(*map(_column, (ORIGIN, OFFSET, LOGGED, CONTROL, *_MARKS)), *columns)
 
     def _frame(self, stream: Stream) -> DataFrame:
         """A stream as a Spark plan over the frames of its sources."""
@@ -262,8 +263,7 @@ class Sender:
         """Start empty. `reasons` holds the reasons of dead letters, by the number in `__bad`."""
         self._reasons, self._output = reasons, stage.id
         self._panes = None if stage.query is None else Panes(stage.query)
-        self._policies = [node.estimator.policy for node in event_times(stage.stream)]
-        self._columns = [node.column for node in event_times(stage.stream)]
+        self._nodes = event_times(stage.stream)
         self._made: list[pa.Table] = []
         self._seen: dict[int, Seen] = {}
         self._letters: list[dict[str, Any]] = []
@@ -271,7 +271,7 @@ class Sender:
         """The reasons of rows without a value, with hints, by the origin and the offset of their records."""
         self._read: list[str] = []
         self._times: list[Times] = []
-        self._rows, self._spent = 0, 0.0
+        self._rows, self._spent, self._looked = 0, 0.0, dict[str, Looked]()
 
     def add(self, rows: pa.Table) -> None:
         """Process some rows."""
@@ -279,13 +279,14 @@ class Sender:
         for text in rows[CONTROL].filter(control).to_pylist():
             self._heed(json.loads(text))
         rows = rows.filter(pc.invert(control))
-        for node in range(len(self._policies)):
+        rows = rows.filter(pc.invert(self._timeless(rows)))
+        for node in range(len(self._nodes)):
             self._see(node, rows.filter(pc.equal(rows[_NODE], node)))
         bad = rows[_BAD].is_valid()
         for row in rows.filter(bad).select([ORIGIN, OFFSET, _BAD]).to_pylist():
             self._set_aside(row, self._reasons[row[_BAD]])
         elements = rows.filter(pc.invert(pc.or_(bad, pc.fill_null(rows[_LEFT_OUT], False))))
-        if self._policies:
+        if self._nodes:
             elements = elements.filter(elements[_TIME].is_valid())
         made = elements.select([name for name in elements.column_names if not name.startswith("__")])
         if self._panes is not None:
@@ -309,7 +310,7 @@ class Sender:
         if letters:
             table = pa.Table.from_pylist(letters, DEAD_LETTERS)
             sent.append(Message(0, NO_STAGE, sequence, DEAD, payload=to_bytes(table)))
-        counted = TaskReport(Times(0, 0), rows=self._rows, spent=self._spent)
+        counted = TaskReport(Times(0, 0), rows=self._rows, spent=self._spent, looked=self._looked)
         return [*sent, Message(0, NO_STAGE, sequence, PARTIALS, counted.to_json())]
 
     def _heed(self, control: dict[str, Any]) -> None:
@@ -318,9 +319,27 @@ class Sender:
         self._read.append(control["read"])
         self._rows += control["rows"]
         self._spent += control["spent"]
+        told = {source: Looked(**each) for source, each in control["looked"].items()}
+        self._looked = combined([self._looked, told])
+
+    def _timeless(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Which rows have no event time, or one that is too far ahead; they become dead letters."""
+        found = pa.chunked_array([pa.array(np.zeros(len(rows), np.bool_))])
+        for number, node in enumerate(self._nodes):
+            own = pc.fill_null(pc.equal(rows[_NODE], number), False)
+            late = pc.and_(rows[_TIME].is_null(), rows[_CLOSED].is_null())
+            if node.ahead is not None:
+                for name in (_TIME, _CLOSED):
+                    behind = pc.subtract(rows[name], node.ahead)
+                    late = pc.or_(late, pc.fill_null(pc.greater(behind, rows[LOGGED]), False))
+            found = pc.or_(found, pc.and_(own, late))
+            for row in rows.filter(pc.and_(own, late)).select([ORIGIN, OFFSET, LOGGED, _TIME, _CLOSED]).to_pylist():
+                at = (row[_TIME], row[_CLOSED])[: len(node.watched)]
+                self._set_aside(row, node.reason(at, row[LOGGED]) or "", node.hint(at))
+        return found
 
     def _see(self, node: int, rows: pa.Table) -> None:
-        policy, times = self._policies[node], rows[_TIME]
+        policy, times = self._nodes[node].estimator.policy, rows[_TIME]
         closed = pc.max(rows[_CLOSED]).as_py()
         known = times.drop_null().to_numpy()
         every: dict[int, int] = {}
@@ -330,9 +349,6 @@ class Sender:
         newest = int(known.max()) if len(known) else BEGINNING_OF_TIME
         seen = Seen(newest, BEGINNING_OF_TIME if closed is None else closed, every)
         self._seen[node] = self._seen.get(node, Seen()) + seen
-        timeless = rows.filter(pc.and_(times.is_null(), rows[_CLOSED].is_null()))
-        for row in timeless.select([ORIGIN, OFFSET]).to_pylist():
-            self._set_aside(row, *no_event_time(self._columns[node]))
 
     def _set_aside(self, row: Mapping[str, Any], reason: str, hint: str | None = None) -> None:
         """Make a record a dead letter, once, however many rows it has become."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from millrace.model.duration import BEGINNING_OF_TIME, SECOND, format_duration
+from millrace.sources.looked import Looked
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,10 @@ class ShardStatus:
     """The microseconds by which the clock went back."""
     due: int | None = None
     """The next instant of processing time at which it may answer without input; None if there is none."""
+    elements: int = 0
+    """The elements of the micro-batch, with those that were too late."""
+    late: int = 0
+    """The elements of the micro-batch that were dropped because they were too late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,10 @@ class PartProgress:
     """The ids of the sources that it reads."""
     repeats: bool = False
     """Whether an output before it computes the same query, so that its figures are counted there."""
+    elements: int = 0
+    """The elements of this micro-batch, with those that were too late."""
+    late: int = 0
+    """The elements of this micro-batch that were dropped because they were too late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,8 @@ class BatchProgress:
     """Seconds by phase. `edge` and `panes` are CPU seconds, within `run`."""
     clock_moved: int = 0
     """The microseconds by which the clock jumped ahead, or, if negative, by which it was followed back; usually 0."""
+    looked: Mapping[str, Looked] = field(default_factory=dict)
+    """By source, the fields of some of the records, compared with its columns."""
 
     @property
     def rows_per_second(self) -> float:
@@ -116,6 +127,7 @@ class BatchProgress:
                 "open_windows": self.open_windows,
                 "errors": self.errors,
                 "clock_moved": self.clock_moved,
+                "fields": {source: looked.to_json() for source, looked in self.looked.items() if looked.records},
                 "parts": parts,
             }
         )
@@ -158,4 +170,6 @@ def part_progress(
         sum(status.errors for status in all_),
         reads,
         repeats,
+        sum(status.elements for status in all_),
+        sum(status.late for status in all_),
     )

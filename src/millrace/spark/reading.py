@@ -5,12 +5,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from millrace.edge.decode import JsonDecoder
+from millrace.edge.records import RecordDecoder
 from millrace.model.stream import Source
+from millrace.sources.bundle import LOGGED
+from millrace.sources.looked import Looked, look
 from millrace.spark.answers import arrow_schema
 from millrace.spark.crash import reach
 from millrace.spark.envelope import reported
@@ -27,7 +28,7 @@ def read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:
     if not task.times:
         return
     if reads.source is None:
-        messages = reader_of(reads.packed, task.tables).messages(task.splits, task.times, task.number)
+        messages = reader_of(reads.packed, task.tables).messages(task.splits, task.times, task.number, task.now)
         reach("bundle read")
         yield to_batch(messages, reads.packed.job.labels)
     else:
@@ -38,19 +39,20 @@ def rows_of(source: Source, task: Task, counts: bool = True) -> Iterator[pa.Reco
     """The rows of a source, then a control row: the clock, the dead letters and, if it `counts`, the number of rows."""
     began = time.process_time()
     schema = arrow_schema(source.schema)
-    for name, kind in ((ORIGIN, pa.string()), (OFFSET, pa.int64()), (CONTROL, pa.string())):
+    for name, kind in ((ORIGIN, pa.string()), (OFFSET, pa.int64()), (LOGGED, pa.int64()), (CONTROL, pa.string())):
         schema = schema.append(pa.field(name, kind))
+    decoder = RecordDecoder(source)
     letters: list[dict[str, Any]] = []
-    read = 0
+    read, looked = 0, Looked()
     for _, split in task.splits:
         bundle = split.read()
         read += len(bundle)
+        looked += look(bundle, source.schema)
         aside = Letters(source.name, bundle, split)
-        rows, places = bundle.rows, np.arange(len(bundle))
-        if rows is None:
-            rows, places = decoded(JsonDecoder(source.schema), aside)
+        rows, places = decoded(decoder, aside)
         letters += aside.rows
-        carried = [pa.array([bundle.origin] * len(rows)), pa.array(bundle.offsets[places]), pa.nulls(len(rows))]
+        origins, logged = pa.array([bundle.origin] * len(rows)), bundle.log_times(task.now)[places]
+        carried = [origins, pa.array(bundle.offsets[places]), pa.array(logged), pa.nulls(len(rows))]
         columns = [rows[name] for name in source.schema.names] + carried
         whole = pa.table(
             [column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
@@ -59,6 +61,12 @@ def rows_of(source: Source, task: Task, counts: bool = True) -> Iterator[pa.Reco
     for times in task.times.values():
         told = [times.before, times.now, times.watermark]
         spent = time.process_time() - began
-        about = {"times": told, "letters": letters, "rows": read if counts else 0, "spent": spent}
-        control = json.dumps({**about, "read": packed_splits(source.name, [split for _, split in task.splits])})
-        yield pa.RecordBatch.from_pylist([{CONTROL: control}], schema)
+        control = {
+            "times": told,
+            "letters": letters,
+            "rows": read if counts else 0,
+            "spent": spent,
+            "looked": {source.name: looked.to_json()} if counts else {},
+            "read": packed_splits(source.name, [split for _, split in task.splits]),
+        }
+        yield pa.RecordBatch.from_pylist([{CONTROL: json.dumps(control)}], schema)

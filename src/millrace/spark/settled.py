@@ -89,7 +89,7 @@ class _Asking:
                 return source
             case Union(parents=sides) as node:
                 made = tuple(self.stream(side) for side in sides)
-                if len({frozenset(side.schema) for side in made}) > 1:
+                if len({frozenset(side.schema.typed) for side in made}) > 1:
                     schemas = " and ".join(f"({side.schema})" for side in made)
                     raise refuse(f"union() needs the same columns on all sides, but they have {schemas}", node.place)
                 return replace(node, parents=made, schema=made[0].schema)

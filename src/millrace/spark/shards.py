@@ -19,6 +19,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from millrace.model.clock import after_step
 from millrace.model.stream import event_times
+from millrace.model.trigger import Watermark, may_finish
 from millrace.model.watermark import Estimator, Progress, Seen, combine, follows_clock, next_idle
 from millrace.panes import blobs
 from millrace.panes.advance import Panes, PaneState
@@ -82,6 +83,10 @@ class Advanced:
     """Answers without a value, since the start."""
     due: int | None
     """The next instant of processing time at which the stage may answer without input; None if there is none."""
+    elements: int
+    """The elements of the micro-batch, with those that were too late."""
+    late: int
+    """The elements of the micro-batch that were too late; 0 if others are dropped with them."""
 
 
 class StageShard:
@@ -94,6 +99,9 @@ class StageShard:
         self._dedup = None if stage.dedup is None else Deduplicating(stage.id, stage.dedup)
         self._panes = None if stage.query is None else Panes(stage.query)
         self._estimators = [node.estimator for node in event_times(stage.stream)]
+        trigger = None if stage.query is None else stage.query.trigger
+        self._drops_late_only = trigger is None or isinstance(trigger, Watermark) or not may_finish(trigger)
+        """Whether elements are dropped only because they are too late, not because the trigger has finished."""
 
     def advance(self, before: StageState | None, messages: Sequence[Message]) -> Advanced:
         """Advance the stage by the messages of all tasks."""
@@ -116,9 +124,11 @@ class StageShard:
         watermark = state.watermark if times.watermark is None else times.watermark
         if times.watermark is None and self._estimators:
             watermark = combine(list(zip(self._estimators, progress, strict=True)), now)
+        elements, dropped = 0, state.dropped
         if self._panes is None:
             state, tables = replace(state, watermark=max(state.watermark, watermark), now=now), sent
         else:
+            elements = sum(pc.sum(table["elements"]).as_py() or 0 for table in sent)
             state, tables = self._panes.advance(state, stack(sent) if sent else None, watermark, now)
         said = [table for table in tables if len(table)]
         unanswered, errors = letters_of(self._stage, state.failed), state.errors
@@ -127,7 +137,9 @@ class StageShard:
             unanswered = list({letter["value"]: letter for letter in unanswered}.values())
             errors = len(unanswered)
         due = self._due(state, list(zip(self._estimators, progress, strict=True)))
-        return Advanced(state, progress, stack(said) if said else None, [*letters, *unanswered], errors, due)
+        late = state.dropped - dropped if self._drops_late_only else 0
+        answer = stack(said) if said else None
+        return Advanced(state, progress, answer, [*letters, *unanswered], errors, due, elements, late)
 
     def _due(self, state: PaneState, sources: Sequence[tuple[Estimator, Progress]]) -> int | None:
         if self._panes is None or self._last_only:
@@ -179,7 +191,7 @@ class Shard:
                 yield Message(shard, NO_STAGE, 0, DEAD, payload=to_bytes(letters))
             status = ShardStatus(
                 number, state.watermark, state.now, len(state.groups), _size(state), state.dropped,
-                time.process_time() - began, after.errors, back, after.due,
+                time.process_time() - began, after.errors, back, after.due, after.elements, after.late,
             )  # fmt: skip
             yield Message(shard, number, 0, STATUS, json.dumps(asdict(status)))
 

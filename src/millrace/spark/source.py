@@ -49,6 +49,8 @@ class Task(InputPartition):
     """The clock of each output that the task reports to."""
     tables: tuple[tuple[str, str], ...] = ()
     """The tables that may change, with the paths of their snapshots."""
+    now: int = 0
+    """The clock when the micro-batch was planned: the log time of records whose source knows none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,10 @@ class Reader:
             times = {number: self._times(self._job.stages[number], start, end) for number in self._reads.stages}
         shares = _shares(splits, self._reads.cores) or [[]]
         tables = tuple(sorted(self._tables.paths(end.get("tables", {})).items()))
-        tasks = [Task(number, share, self._read_by(share, times), tables) for number, share in enumerate(shares)]
+        tasks = [
+            Task(number, share, self._read_by(share, times), tables, end["now"] or 0)
+            for number, share in enumerate(shares)
+        ]
         tasks[0].times = times  # every output receives the clock, even without input
         return tasks
 

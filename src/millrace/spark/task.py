@@ -18,6 +18,7 @@ import pyarrow as pa
 from millrace.edge.connection import ROW_ERRORS, ROW_NUMBER
 from millrace.edge.decode import JsonDecoder, Misfit, look_like_objects
 from millrace.edge.fused import Fused, Taken, columns_read
+from millrace.edge.records import RecordDecoder
 from millrace.model.arrow import arrow_type
 from millrace.model.query import Query
 from millrace.model.stream import Source, event_times, sources
@@ -30,7 +31,8 @@ from millrace.panes.hashing import hash_keys
 from millrace.panes.lift import assigned, lift
 from millrace.panes.store import stack
 from millrace.plan.plan import Stage
-from millrace.sources.bundle import Bundle, Split, Times
+from millrace.sources.bundle import LOGGED, Bundle, Split, Times
+from millrace.sources.looked import Looked, combined, look
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PARTIALS, ROWS, Message, TaskReport
 from millrace.spark.snapshots import read_snapshot
@@ -102,21 +104,30 @@ class FusedReader:
         self._deduped = {number for number, stage in fused if stage.dedup is not None}
         self._readers = [Reading(fused, source, tables) for source in job.sources]
 
-    def messages(self, splits: Sequence[tuple[int, Split]], times: dict[int, Times], task: int) -> list[Message]:
-        """The messages to the shards for some splits, each with the number of its source; `times` is by stage."""
+    def messages(
+        self, splits: Sequence[tuple[int, Split]], times: dict[int, Times], task: int, now: int
+    ) -> list[Message]:
+        """The messages to the shards for some splits, each with the number of its source; `times` is by stage.
+
+        Records of sources that know no log times were logged `now`.
+        """
         began = time.process_time()
         sent = {number: Sent() for number in times}
         letters: list[dict[str, Any]] = []
-        rows = 0
+        rows, looks = 0, list[Mapping[str, Looked]]()
         for number, split in splits:
             bundle = split.read(self._readers[number].wanted)
             rows += len(bundle)
-            letters += self._readers[number].take(bundle, split, sent)
-        return list(self._packed(sent, times, letters, task, rows, time.process_time() - began))
+            source = self._job.sources[number]
+            looks.append({source.name: look(bundle, source.schema)})
+            letters += self._readers[number].take(bundle, split, sent, now)
+        spent = time.process_time() - began
+        counted = TaskReport(Times(0, 0), rows=rows, spent=spent, looked=combined(looks))
+        return list(self._packed(sent, times, letters, task, counted))
 
     def _packed(
-        self, sent: dict[int, Sent], times: dict[int, Times], letters: list[dict[str, Any]], task: int, rows: int,
-        spent: float,
+        self, sent: dict[int, Sent], times: dict[int, Times], letters: list[dict[str, Any]], task: int,
+        counted: TaskReport,
     ) -> Iterator[Message]:  # fmt: skip
         sequence = task << 32
         for number, made in sent.items():
@@ -136,7 +147,6 @@ class FusedReader:
         if letters:
             table = pa.Table.from_pylist(letters, DEAD_LETTERS)
             yield Message(0, NO_STAGE, sequence, DEAD, payload=to_bytes(table))
-        counted = TaskReport(Times(0, 0), rows=rows, spent=spent)
         yield Message(0, NO_STAGE, sequence, PARTIALS, counted.to_json())
 
 
@@ -155,24 +165,23 @@ class Reading:
         self._takers = [
             Taker(number, stage, source, tables) for number, stage in fused if source in sources(stage.stream)
         ]
-        self.wanted = {name for _, stage in fused for name in columns_read(stage.of)}
-        self._decoder: JsonDecoder | None = None
+        self.wanted = {name for _, stage in fused for name in columns_read(stage.of)} | {*source.schema.required}
+        self._decoder = RecordDecoder(source, self.wanted)
         self._is_clean = True
         """Whether the last bundle had no dead letters."""
 
-    def take(self, bundle: Bundle, split: Split, sent: dict[int, Sent]) -> list[dict[str, Any]]:
+    def take(self, bundle: Bundle, split: Split, sent: dict[int, Sent], now: int = 0) -> list[dict[str, Any]]:
         """Process the bundle of a split for every output, and return the dead letters."""
         if not len(bundle):
             return []
-        letters = Letters(self._named, bundle, split)
-        if bundle.rows is not None:
-            self._take_rows(bundle.rows, np.arange(len(bundle)), sent, letters)
-        elif not (self._is_clean and self._take_at_once(bundle.texts, sent)):
-            self._take_rows(*decoded(self._made_ready(), letters), sent, letters)
+        letters, logged = Letters(self._named, bundle, split), pa.array(bundle.log_times(now))
+        is_json = bundle.rows is None and bundle.cells is None
+        if not (is_json and self._is_clean and self._take_at_once(bundle.texts, logged, sent)):
+            self._take_rows(*decoded(self._decoder, letters), logged, sent, letters)
         self._is_clean = not letters.rows
         return letters.rows
 
-    def _take_at_once(self, texts: pa.Array, sent: dict[int, Sent]) -> bool:
+    def _take_at_once(self, texts: pa.Array, logged: pa.Array, sent: dict[int, Sent]) -> bool:
         """Decode and aggregate in one statement, if only one output reads the source; whether that succeeded.
 
         Otherwise nothing was processed, and each record must be checked.
@@ -180,23 +189,17 @@ class Reading:
         if len(self._takers) != 1 or not look_like_objects(texts):
             return False
         (taker,) = self._takers
-        return taker.take_texts(texts, self._made_ready(), sent[taker.number])
+        return taker.take_texts(texts, logged, self._decoder.json, sent[taker.number])
 
     def _take_rows(
-        self, rows: pa.Table, places: npt.NDArray[np.int64], sent: dict[int, Sent], letters: Letters
+        self, rows: pa.Table, places: npt.NDArray[np.int64], logged: pa.Array, sent: dict[int, Sent], letters: Letters
     ) -> None:
-        rows = rows.append_column(ROW_NUMBER, pa.array(places))
+        rows = rows.append_column(ROW_NUMBER, pa.array(places)).append_column(LOGGED, logged.take(pa.array(places)))
         for name in self._source.schema.names:
             if name not in rows.column_names:  # no output reads it
                 rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
         for taker in self._takers:
             taker.take(rows, sent[taker.number], letters)
-
-    def _made_ready(self) -> JsonDecoder:
-        """The decoder, created when it is first needed, because not every schema has one."""
-        if self._decoder is None:
-            self._decoder = JsonDecoder(self._source.schema, self.wanted)
-        return self._decoder
 
 
 class Taker:
@@ -206,7 +209,8 @@ class Taker:
         """Prepare the statement. Raises CannotFuseError if there is none."""
         self.number, self._output = number, stage.id
         of = stage.of if stage.dedup is None else stage.dedup.above
-        self._compile = partial(Fused, of, source, tables, ordered=stage.dedup is not None)
+        logged = stage.dedup is not None and stage.dedup.needs_log_times
+        self._compile = partial(Fused, of, source, tables, ordered=stage.dedup is not None, logged=logged)
         self._fused = self._compile()
         self._from_texts: Fused | None = None
         node = self._fused.event_time
@@ -224,8 +228,8 @@ class Taker:
             self._take_halves(rows, sent, letters, str(error).splitlines()[0])
             return
         self._add(taken, sent, letters)
-        for place in taken.timeless:
-            letters.add(place, self._output, *no_event_time(self._fused.event_time.column))  # type: ignore[union-attr]
+        for place, reason, hint in taken.timeless:
+            letters.add(place, self._output, reason, hint)
         for place, reason in taken.bad:
             letters.add(place, self._output, reason)
 
@@ -238,13 +242,13 @@ class Taker:
         self.take(rows.slice(0, half), sent, letters)
         self.take(rows.slice(half), sent, letters)
 
-    def take_texts(self, texts: pa.Array, decoder: JsonDecoder, sent: Sent) -> bool:
+    def take_texts(self, texts: pa.Array, logged: pa.Array, decoder: JsonDecoder, sent: Sent) -> bool:
         """Process records that are not decoded yet; False, with nothing processed, if a record may be a dead letter."""
         if not self._fused.is_one_statement:
             return False
         if self._from_texts is None:
-            self._from_texts = self._compile(decoded=decoder.sure)
-        records = pa.table({"value": texts})
+            self._from_texts = self._compile(decoded=decoder.sure(self._fused.hidden))
+        records = pa.table({"value": texts, LOGGED: logged})
         if not self._from_texts.decodes_all(records):
             return False
         try:
@@ -276,15 +280,9 @@ class Taker:
             sent.seen[self._node] = sent.seen.get(self._node, Seen()) + seen
 
 
-def no_event_time(column: str) -> tuple[str, str]:
-    """The reason of a row without an event time, and a hint."""
-    hint = f'leave such rows out before event_time: where("{column} IS NOT NULL")'
-    return f"event time {column} is NULL", hint
-
-
-def decoded(decoder: JsonDecoder, letters: Letters) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """The rows of a bundle of texts and their indexes in it; records that do not fit become dead letters."""
-    rows, misfits = decoder.decode(letters.bundle.texts)
+def decoded(decoder: RecordDecoder, letters: Letters) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """The rows of a bundle and their indexes in it; records that do not fit become dead letters."""
+    rows, misfits = decoder.decode(letters.bundle)
     for misfit in misfits:
         letters.reject(misfit)
     return rows, np.delete(np.arange(len(letters.bundle)), [misfit.row for misfit in misfits])

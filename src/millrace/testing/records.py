@@ -12,7 +12,7 @@ from millrace.edge.decode import JsonDecoder
 from millrace.model.errors import Place, at_place, refuse, refuse_unknown, shown
 from millrace.model.plain import to_json
 from millrace.model.rows import fits
-from millrace.model.schema import Schema
+from millrace.model.schema import Schema, missing
 from millrace.model.stream import Source, Table
 from millrace.model.window import Row
 from millrace.testing.script import Arrival, Contents, Record, parsed_time
@@ -75,6 +75,8 @@ def misfit(schema: Schema, row: Row) -> str | None:
     for column in schema:
         if not fits(row[column.name], column.type):
             return f"{column.name} is not {column.type}: {row[column.name]!r:.80}"
+        if column.required and row[column.name] is None:
+            return missing(column.name)
     return None
 
 
@@ -87,14 +89,14 @@ def _decode(source: Source, records: Sequence[Record]) -> tuple[list[Row], dict[
     """Encode records as JSON and decode it as a running pipeline does: rows that fit, and reasons by record number."""
     texts = [record if isinstance(record, str) else to_json(record) for record in records]
     with at_place(source.place):
-        decoder = _decoder(source.schema)
+        decoder = _decoder(source.schema, source.is_strict)
     rows, misfits = decoder.decode(pa.array(texts, pa.string()))
     return rows.to_pylist(), {each.row: each.reason for each in misfits}
 
 
 @lru_cache(64)
-def _decoder(schema: Schema) -> JsonDecoder:
-    return JsonDecoder(schema)
+def _decoder(schema: Schema, strict: bool) -> JsonDecoder:
+    return JsonDecoder(schema, strict=strict)
 
 
 def _cast(source: Source, records: Sequence[Record]) -> tuple[list[Row], dict[int, str]]:
@@ -115,6 +117,8 @@ def _cast(source: Source, records: Sequence[Record]) -> tuple[list[Row], dict[in
 def _check_records(source: Source, step: Arrival) -> None:
     for record in step.records:
         if not isinstance(record, str):
+            if source.is_strict and is_json(source):  # an unknown field makes a dead letter
+                continue
             _check_columns(record, source.schema, f"source {source.name!r}", step.place)
         elif not is_json(source):
             problem = (

@@ -1,0 +1,54 @@
+"""Decodes the bundles of a source, in whatever form they are: JSON, CSV or columns."""
+
+from collections.abc import Container
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.edge.cells import CellDecoder
+from millrace.edge.decode import JsonDecoder, Misfit
+from millrace.model.schema import missing
+from millrace.model.stream import Source
+from millrace.sources.bundle import Bundle
+
+
+class RecordDecoder:
+    """Decodes bundles into rows with the columns of their source."""
+
+    def __init__(self, source: Source, wanted: Container[str] | None = None) -> None:
+        """Decode all columns, or at least the wanted ones."""
+        self._source, self._wanted = source, wanted
+
+    @cached_property
+    def json(self) -> JsonDecoder:
+        """The decoder of JSON, created when it is first needed, because not every schema has one."""
+        return JsonDecoder(self._source.schema, self._wanted, self._source.is_strict)
+
+    @cached_property
+    def _cells(self) -> CellDecoder:
+        return CellDecoder(self._source.schema, self._source.is_strict)
+
+    def decode(self, bundle: Bundle) -> tuple[pa.Table, list[Misfit]]:
+        """The rows of the records that fit, in their order, and the misfits."""
+        if bundle.rows is not None:
+            return self._present(bundle.rows)
+        if bundle.cells is None:
+            return self.json.decode(bundle.texts)
+        rows, misfits = self._cells.decode(bundle.cells)
+        places = np.delete(np.arange(len(bundle)), list(bundle.wrong))
+        moved = [replace(each, row=int(places[each.row])) for each in misfits]
+        return rows, [*(Misfit(row, reason) for row, reason in bundle.wrong.items()), *moved]
+
+    def _present(self, rows: pa.Table) -> tuple[pa.Table, list[Misfit]]:
+        """The rows that have values in all columns that are NOT NULL, and the others."""
+        absent: dict[int, str] = {}
+        for name in self._source.schema.required:
+            if rows[name].null_count:
+                places = np.flatnonzero(rows[name].is_null().to_numpy())
+                absent = dict.fromkeys(places.tolist(), missing(name)) | absent
+        if not absent:
+            return rows, []
+        left = np.delete(np.arange(len(rows)), list(absent))
+        return rows.take(pa.array(left)), [Misfit(row, absent[row]) for row in sorted(absent)]
