@@ -62,11 +62,12 @@ def repair(
             def on_block(done: int, total: int) -> None:
                 bar.update(task, completed=done, total=total or None)
 
-            if yes:
-                outcome = repaired(loaded, home, datetime.now(UTC).strftime("%Y%m%dT%H%M%S"), on_block)
-                done, left = outcome.done, outcome.left
-            else:
-                done, left = (), tuple(look(loaded, home, on_block))
+            with home.named():
+                if yes:
+                    outcome = repaired(loaded, home, datetime.now(UTC).strftime("%Y%m%dT%H%M%S"), on_block)
+                    done, left = outcome.done, outcome.left
+                else:
+                    done, left = (), tuple(look(loaded, home, on_block))
         for line in done:
             typer.echo(line)
         _show(left)

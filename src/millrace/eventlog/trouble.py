@@ -37,11 +37,15 @@ _TROUBLES: dict[int, tuple[type[MachineError | CorruptError | ConflictError], st
         "the disk did not confirm the write",
         "check the disk, and whether this was stored, before you do it again",
     ),
-    sqlite3.SQLITE_NOTADB: (ConflictError, "it is not an SQLite database", "choose another path"),
+    sqlite3.SQLITE_NOTADB: (
+        ConflictError,
+        "it is not an SQLite database",
+        "choose another path, or put a copy of the log in its place",
+    ),
     sqlite3.SQLITE_CORRUPT: (
         CorruptError,
         "the file is damaged",
-        "put a copy in its place, or see what can be saved: millrace repair FILE",
+        "put a copy in its place, or save what can be read: millrace repair FILE --yes",
     ),
 }
 """Error class, problem and advice for result codes of SQLite: extended ones, and primary ones for all others."""
@@ -69,7 +73,7 @@ def explained(error: sqlite3.Error, path: Path, writing: bool = False) -> Millra
         return None
     kind, problem, advice = found
     rolled_back = NOT_KEPT if writing and kind is MachineError else ""
-    return kind(f"log {path}: {problem}", f"{rolled_back}{advice} ({error})")
+    return kind(f"log {path}: {problem} ({error})", f"{rolled_back}{advice}")
 
 
 def is_damage(error: sqlite3.Error) -> bool:

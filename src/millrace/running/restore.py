@@ -141,7 +141,7 @@ def _replace(project: Project, manifest: Manifest, places: list[_Place]) -> Path
             if place.part == CHECKPOINTS:
                 names = {path.name for path in place.stage.iterdir()} if place.stage.is_dir() else set()
                 present = [path for name in sorted(names) if (path := project.folder / name).exists()]
-                for path in {*present, *_checkpoint_folders(project), *project.boundaries()}:
+                for path in {*present, *_checkpoint_folders(project), *project.beside_checkpoints()}:
                     _move(path, aside / CHECKPOINTS / path.name)
             else:
                 held.enter_context(_write_lock(place.to))

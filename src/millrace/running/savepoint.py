@@ -7,7 +7,8 @@ committed is run again.
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from millrace.eventlog.room import why_no_room
@@ -59,6 +60,20 @@ def start_from(savepoint: Path, home: Locations, generation: int = 1) -> None:
     _copy(savepoint, checkpoint, taken)
 
 
+@contextmanager
+def started_from(savepoint: Path | None, home: Locations, generation: int) -> Iterator[None]:
+    """Create a checkpoint from a savepoint, if given, and remove it again if the block, which starts a run, fails."""
+    if savepoint is None:
+        yield
+        return
+    start_from(savepoint, home, generation)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(home.generation(generation), ignore_errors=True)
+        raise
+
+
 def copy_checkpoint(source: Path, to: Path, more: Sequence[str] = (), links: bool = False) -> None:
     """Copy a checkpoint that may be in use to a path that does not exist. Raises CorruptError if it is damaged.
 
@@ -85,10 +100,11 @@ def _copy(source: Path, to: Path, taken: ConflictError) -> None:
         beside.rename(to)
     except OSError as error:  # shutil.Error is one, too, without a number
         full = why_no_room(beside)
-        shutil.rmtree(beside, ignore_errors=True)
         if full is not None:
             raise by_number(full, to) from error
         raise MachineError(f"cannot copy {source} to {to}: {reason_of(error)}", NOTHING_LOST) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def _copy_files(source: Path, to: Path, names: Sequence[str], links: bool) -> None:

@@ -20,6 +20,7 @@ from millrace.plan.compile import PlanSettings, compile
 from millrace.sources.memory import MemoryScript
 from millrace.spark.envelope import reported
 from millrace.spark.failure import plain_error
+from millrace.spark.filesink import LetterWriter
 from millrace.spark.gather import Gathered, gather
 from millrace.spark.inputs import read_messages
 from millrace.spark.job import DEFAULT_LOG, Job, PackedJob
@@ -28,7 +29,6 @@ from millrace.spark.outputs import check_places, of_views, writers_of
 from millrace.spark.session import labels_of, streaming
 from millrace.spark.settled import settled
 from millrace.spark.shards import NoState, Shard
-from millrace.spark.sinks import LetterWriter
 from millrace.spark.snapshots import Lookup
 from millrace.spark.writers import Views
 
@@ -51,7 +51,7 @@ def run(
 ) -> Gathered:
     """Compute a pipeline once; the answers replace the rows of its views and sinks. Topics append them."""
     pipeline = settled(spark, pipeline)
-    writers = writers_of(pipeline, str(Path(log).absolute()))
+    writers = writers_of(pipeline, log, None)
     gathered = collect(
         spark, pipeline, log=log, lookups=lookups, scripts=scripts, fuse=fuse, shards=shards, on_tasks=on_tasks
     )

@@ -32,6 +32,7 @@ from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.clock import JumpDetector, seconds_elapsed
 from millrace.spark.damage import state_damage
 from millrace.spark.failure import plain_error
+from millrace.spark.filesink import LetterWriter
 from millrace.spark.gate import passing
 from millrace.spark.gather import Gathered, gather
 from millrace.spark.history import digest_of
@@ -43,7 +44,6 @@ from millrace.spark.progress import BatchProgress
 from millrace.spark.session import labels_of, streaming
 from millrace.spark.settled import settled
 from millrace.spark.shards import processor
-from millrace.spark.sinks import LetterWriter
 from millrace.spark.snapshots import Lookup
 from millrace.spark.timers import Timers
 from millrace.spark.trouble import by_number
@@ -179,7 +179,7 @@ class StreamRun:
             yield partial(self._write_to, writer, name)
 
     def _write_to(self, writer: Writer, output: str, answers: Answers, commit: Commit, once: bool) -> None:
-        if output in self._written and writer.stores_commits and writer.last() is None:
+        if output in self._written and writer.last() is None:
             raise ConflictError(f"{output} was lost while the pipeline ran", AGAIN)
         writer.write(answers[output].slice(0, 0) if output in self._silent else answers[output], commit, once)
         self._written.add(output)
@@ -239,7 +239,7 @@ def start(
             plan, opened.labels, str(kept.folder), str(Path(log).absolute()), pipeline.name if reports else None,
             parse_positive(latency, "latency"), given, lookups or {},
         )  # fmt: skip
-        writers = writers_of(pipeline, job.log, generation, staged)
+        writers = writers_of(pipeline, log, kept.folder, generation, staged)
         letters = LetterWriter(kept.dead_letters)
         delivery = Delivery(pipeline.name, opened.id, promised, kept.begun)
         run = StreamRun(pipeline, plan, kept, delivery, views, writers, letters, on_batch, silent)
