@@ -91,6 +91,12 @@ def test_all_of_a_whole_log_is_saved(log: Path, tmp_path: Path) -> None:
         after.append("plays", ["more"])
 
 
+def test_a_log_is_saved_to_a_relative_path(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(log.parent)
+    assert salvage(Path("log.db"), Path("new.db")).lost == 0
+    assert topics_in(Path("new.db")) == ["clicks", "plays"]
+
+
 def test_pages_of_the_journal_are_newer(made: Path, tmp_path: Path) -> None:
     shutil.copy(made, tmp_path / "open.db")
     with closing(sqlite3.connect(tmp_path / "open.db")) as database:

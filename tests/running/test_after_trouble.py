@@ -557,6 +557,17 @@ def test_without_resend_a_sink_in_the_users_code_receives_only_what_comes_later(
     assert in_user_sink() == in_log()
 
 
+def test_a_savepoint_in_another_place_goes_on_with_a_sink_in_the_users_code(user_sink: str) -> None:
+    succeed("savepoint charts.py saved")
+    started = f"--checkpoint other --from-savepoint {HOME / 'savepoints' / 'charts-saved'}"
+    assert follow(f"{RUN} {started}") == []
+    assert in_user_sink() == in_log()
+    remove("other")()
+    refused = command(f"{RUN} --checkpoint other")
+    assert refused.exit_code == 6
+    assert in_user_sink() == in_log()
+
+
 @pytest.mark.parametrize("user_sink", ["tells"], indirect=True)
 @pytest.mark.parametrize("trouble", [remove("stored.json"), put_back("stored.json")])
 def test_a_custom_sink_that_tells_its_commits_is_compared(user_sink: str, trouble: Callable[[], None]) -> None:

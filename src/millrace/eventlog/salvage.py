@@ -16,6 +16,7 @@ from millrace.eventlog.content import decode
 from millrace.eventlog.durable import sync
 from millrace.eventlog.opening import PAGE, made
 from millrace.eventlog.pages import Cell, Pages, Value, is_blob, is_integer, is_text
+from millrace.eventlog.trouble import clear
 from millrace.model.errors import CorruptError
 
 Row = tuple[Value, ...]
@@ -71,7 +72,7 @@ def topics_in(damaged: Path) -> list[str]:
 
 def salvage(damaged: Path, to: Path) -> Salvaged:
     """Save what can be read of a damaged log in a new file."""
-    with Pages(damaged, PAGE) as pages, closing(made(to)) as log:
+    with clear(to), Pages(damaged, PAGE) as pages, closing(made(to.absolute())) as log:
         # An incomplete file is worthless, so it needs no journal; it is fsynced once at the end.
         log.execute("PRAGMA journal_mode = OFF")
         log.execute("PRAGMA synchronous = OFF")

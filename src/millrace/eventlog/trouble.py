@@ -73,7 +73,9 @@ def explained(error: sqlite3.Error, path: Path, writing: bool = False) -> Millra
         return None
     kind, problem, advice = found
     rolled_back = NOT_KEPT if writing and kind is MachineError else ""
-    return kind(f"log {path}: {problem} ({error})", f"{rolled_back}{advice}")
+    if kind is CorruptError:  # the command at the end of the advice is to be typed as it is
+        return kind(f"log {path}: {problem} ({error})", advice)
+    return kind(f"log {path}: {problem}", f"{rolled_back}{advice} ({error})")
 
 
 def is_damage(error: sqlite3.Error) -> bool:

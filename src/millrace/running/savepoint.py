@@ -13,11 +13,13 @@ from pathlib import Path
 
 from millrace.eventlog.room import why_no_room
 from millrace.eventlog.sealed import unsealed
+from millrace.model.connectors import Commit
 from millrace.model.errors import NOTHING_LOST, ConflictError, CorruptError, MachineError, NotFoundError
 from millrace.running.settings import Locations
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.damage import damage_of
-from millrace.spark.history import check_format
+from millrace.spark.history import VIEWS, check_format
+from millrace.spark.sent import Sent
 from millrace.spark.trouble import by_number
 
 _ORDER = (
@@ -41,7 +43,11 @@ def save(checkpoint: Path, to: Path) -> None:
 
 
 def start_from(savepoint: Path, home: Locations, generation: int = 1) -> None:
-    """Create a checkpoint from a savepoint. Refuses a savepoint of another generation than the served one."""
+    """Create a checkpoint from a savepoint. Refuses a savepoint of another generation than the served one.
+
+    In another place than that of the checkpoint, nothing tells what functions and custom sinks have received since
+    then: they are taken to be as they were at the savepoint, as the user says by starting from it.
+    """
     checkpoint = home.generation(generation)
     if not (savepoint / "millrace.json").exists():
         raise NotFoundError(f"{savepoint} is not a savepoint", "make one: millrace savepoint FILE")
@@ -58,6 +64,18 @@ def start_from(savepoint: Path, home: Locations, generation: int = 1) -> None:
         f"the checkpoint {checkpoint} exists already", "choose another with --checkpoint, or remove it"
     )
     _copy(savepoint, checkpoint, taken)
+    _begin_sent(checkpoint)
+
+
+def _begin_sent(checkpoint: Path) -> None:
+    history, sent = Checkpoint(checkpoint).history(), Sent.beside(checkpoint)
+    if history is None or history.done < 0 or sent.exists():
+        return
+    about = unsealed((checkpoint / "millrace.json").read_bytes())
+    commit = Commit(about["pipeline"], history.id, history.done, history.digests[history.done])
+    for output, first in history.outputs.items():
+        if output != VIEWS and first <= history.done:
+            sent.note(output, commit)
 
 
 @contextmanager
@@ -66,11 +84,15 @@ def started_from(savepoint: Path | None, home: Locations, generation: int) -> It
     if savepoint is None:
         yield
         return
+    checkpoint = home.generation(generation)
+    had_sent = Sent.beside(checkpoint).exists()
     start_from(savepoint, home, generation)
     try:
         yield
     except BaseException:
-        shutil.rmtree(home.generation(generation), ignore_errors=True)
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        if not had_sent:
+            Sent.beside(checkpoint).remove()
         raise
 
 

@@ -31,6 +31,15 @@ class Sent:
         """The commits that were made from a checkpoint."""
         return cls(None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}{SENT}"))
 
+    def exists(self) -> bool:
+        """Whether a commit is recorded."""
+        return self.file is not None and self.file.exists()
+
+    def remove(self) -> None:
+        """Forget all commits."""
+        if self.file is not None:
+            self.file.unlink(missing_ok=True)
+
     def last(self, sink: str) -> Commit | None:
         """The last commit to a sink; None if none is recorded."""
         found = self._read().get(sink)
