@@ -630,6 +630,53 @@ def test_a_damaged_store_is_moved_aside_and_nothing_else_is_changed(project: Pat
     assert (aside.read_bytes(), VIEWS.exists()) == (damaged, False)
 
 
+LAYERED = """
+from millrace import Pipeline, agg, files, layers, log, window
+
+SCHEMA = "user STRING, at TIMESTAMP"
+plays = layers(batch=files("archive", SCHEMA, "parquet"), speed=log("plays", SCHEMA))
+minutes = plays.event_time("at", delay="0s").group_by("user").window(window.fixed("1m"))
+charts = Pipeline("charts", {"counts": minutes.accumulating().aggregate(plays=agg.count())})
+"""
+
+
+def send_minute(*users: str) -> None:
+    """Append records of one minute, and one of a later minute, by which that one is over."""
+    rows = [{"user": user, "at": "2026-01-01T00:00:05Z"} for user in users]
+    with closing(Log(LOG)) as log:
+        log.append("plays", [json.dumps(row) for row in [*rows, {"user": "end", "at": "2026-01-01T01:00:00Z"}]])
+
+
+def test_an_archive_of_another_log_is_refused_and_filled_again(
+    run_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("charts.py").write_text(LAYERED)
+    layer = "run charts.py --layer batch"
+    succeed("topics create plays")
+    send_minute("ann", "bob", "bob")
+    succeed(layer)
+    assert in_view() == Counter(["ann", "bob", "bob"])
+    next(Path("archive").iterdir()).unlink()
+    succeed("topics remove plays")
+    succeed("topics create plays")
+    send_minute("ann", "cal", "cal", "dan")
+    succeed(layer)
+    assert in_view() == Counter(["ann", "cal", "cal", "dan"]), "an empty archive is one of any log"
+    succeed("topics remove plays")
+    succeed("topics create plays")
+    send_minute("eve", "eve")
+    refused = command(layer)
+    assert refused.exit_code == 6
+    assert "move archive aside, and fill another from the log" in refused.output
+    (advised,) = (each[1].strip() for each in COMMAND.finditer(refused.output))
+    assert advised == layer
+    assert in_view() == Counter(["ann", "cal", "cal", "dan"])
+    Path("archive").rename("aside")
+    succeed(advised)
+    assert in_view() == Counter(["eve", "eve"])
+
+
 def test_a_running_pipeline_is_not_looked_at(project: Path) -> None:
     with (CHECKPOINT / "lock").open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit
-from millrace.model.errors import ConflictError, CorruptError
+from millrace.model.errors import AGAIN, ConflictError, CorruptError
 from millrace.model.pipeline import FileSink, Output, Pipeline, TableSink
 from millrace.running.agreement import Parts, TopicNow, disagreement, gaps, is_skippable
 from millrace.running.settings import Locations
@@ -63,16 +63,15 @@ def check_agreement(pipeline: Pipeline, home: Locations, store: Store) -> int:
     checkpoint = Checkpoint(home.generation(generation))
     if is_locked(checkpoint.folder):
         raise in_use(checkpoint.folder)
-    again = f"compute it again from the log: {home.command('replay')}"
     damage = damage_of(checkpoint)
     if damage is not None:
-        raise CorruptError(damage.problem, again)
+        raise damage
     parts = served_parts(pipeline, home, store, generation)
     if parts.history is None and generation > 1 and (fixed := unswappable(pipeline)):
         raise ConflictError(f"{fixed[0].sink} has the answers of an earlier generation", resend_or_not(home))
     reason = disagreement(parts)
     if reason is not None:
-        raise ConflictError(reason, again)
+        raise ConflictError(reason, AGAIN)
     for lost in gaps(parts):
         left = f"compute all again from the records that are left: {home.command('replay')}"
         without = f"go on without them: {home.command('repair')} --yes; or " if is_skippable(parts, lost) else ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from millrace.eventlog.room import why_no_room
 from millrace.eventlog.sealed import unsealed
 from millrace.model.connectors import Commit
-from millrace.model.errors import NOTHING_LOST, ConflictError, CorruptError, MachineError, NotFoundError
+from millrace.model.errors import AGAIN, NOTHING_LOST, ConflictError, CorruptError, MachineError, NotFoundError
 from millrace.running.settings import Locations
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.damage import damage_of
@@ -58,7 +58,7 @@ def start_from(savepoint: Path, home: Locations, generation: int = 1) -> None:
     if filled != generation:
         raise ConflictError(
             f"savepoint {savepoint} belongs to generation {filled} of the views, but generation {generation} is served",
-            f"compute it again from the log: {home.command('replay')}",
+            AGAIN,
         )
     taken = ConflictError(
         f"the checkpoint {checkpoint} exists already", "choose another with --checkpoint, or remove it"
