@@ -228,8 +228,9 @@ def damage_page(path: Path, table: str) -> Callable[[], None]:
     def trouble() -> None:
         with closing(sqlite3.connect(path)) as database:
             database.execute("PRAGMA journal_mode = DELETE")
-            asked = "SELECT rootpage, page_size FROM sqlite_schema, pragma_page_size WHERE name = ?"
-            page, size = database.execute(asked, (table,)).fetchone()
+            (size,) = database.execute("PRAGMA page_size").fetchone()
+            roots = dict(database.execute("SELECT name, rootpage FROM sqlite_schema"))
+        page = roots.get(table, 1)
         with path.open("rb+") as file:
             file.seek((page - 1) * size)
             file.write(b"\xa5" * size)
@@ -402,9 +403,10 @@ def test_a_log_that_sqlite_cannot_read_is_restored_from_a_copy(project: Path) ->
     assert in_view() == in_files() == in_table() == in_log()
 
 
-def test_what_can_be_read_of_a_damaged_log_is_saved(project: Path) -> None:
+@pytest.mark.parametrize("table", ["partitions", "sqlite_schema"])
+def test_what_can_be_read_of_a_damaged_log_is_saved(project: Path, table: str) -> None:
     before = in_log()
-    damage_page(LOG, "partitions")()
+    damage_page(LOG, table)()
     found = command("repair charts.py --pipeline charts")
     assert found.exit_code == 6
     save = "save the records of plays, sent that can be read in a new log, and move the damaged one aside"

@@ -40,7 +40,7 @@ _TROUBLES: dict[int, tuple[type[MachineError | CorruptError | ConflictError], st
     sqlite3.SQLITE_NOTADB: (
         ConflictError,
         "it is not an SQLite database",
-        "choose another path, or put a copy of the log in its place",
+        "choose another path; if it was a log, save what can be read: millrace repair FILE --yes",
     ),
     sqlite3.SQLITE_CORRUPT: (
         CorruptError,
@@ -73,7 +73,7 @@ def explained(error: sqlite3.Error, path: Path, writing: bool = False) -> Millra
         return None
     kind, problem, advice = found
     rolled_back = NOT_KEPT if writing and kind is MachineError else ""
-    if kind is CorruptError:  # the command at the end of the advice is to be typed as it is
+    if kind in (CorruptError, ConflictError):  # the command at the end of the advice is to be typed as it is
         return kind(f"log {path}: {problem} ({error})", advice)
     return kind(f"log {path}: {problem}", f"{rolled_back}{advice} ({error})")
 
