@@ -19,7 +19,7 @@ from millrace.model.pipeline import Pipeline
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
 from millrace.running.preflight import check_agreement, serving
-from millrace.running.savepoint import started_from
+from millrace.running.savepoint import check_savepoint, started_from
 from millrace.running.settings import Locations, StreamOptions
 from millrace.running.shown import RunDisplay
 from millrace.running.status import note
@@ -53,7 +53,7 @@ def run_stream(
 
     With a savepoint, the run starts a new checkpoint from it; a run that is refused leaves none.
     """
-    check_stream(pipeline, home, how)
+    check_stream(pipeline, home, how, savepoint)
     shown = RunDisplay(console, pipeline.name, as_json, lag_of(pipeline, home))
     lease = Lease(pipeline.name, home.master)
     with told_to_end() as told, closing(open_store(home.store)) as store, lease, shown:
@@ -66,8 +66,10 @@ def run_stream(
     return f"{'caught up' if ended else 'stopped'}: {shown.summary()}"
 
 
-def check_stream(pipeline: Pipeline, home: Locations, how: StreamOptions) -> None:
+def check_stream(pipeline: Pipeline, home: Locations, how: StreamOptions, savepoint: Path | None) -> None:
     """Refuse mistakes that can be detected before Spark is started, which takes seconds."""
+    if savepoint is not None:
+        check_savepoint(savepoint)
     check_places(pipeline, {}, home.log)
     parse_guarantee(how.guarantee)
     parse_positive(how.latency, "latency")

@@ -49,8 +49,7 @@ def start_from(savepoint: Path, home: Locations, generation: int = 1) -> None:
     then: they are taken to be as they were at the savepoint, as the user says by starting from it.
     """
     checkpoint = home.generation(generation)
-    if not (savepoint / "millrace.json").exists():
-        raise NotFoundError(f"{savepoint} is not a savepoint", "make one: millrace savepoint FILE")
+    check_savepoint(savepoint)
     _check(savepoint)
     known = unsealed((savepoint / "millrace.json").read_bytes())
     check_format(known, savepoint)
@@ -65,6 +64,12 @@ def start_from(savepoint: Path, home: Locations, generation: int = 1) -> None:
     )
     _copy(savepoint, checkpoint, taken)
     _begin_sent(checkpoint)
+
+
+def check_savepoint(savepoint: Path) -> None:
+    """Refuse a folder that is not a savepoint."""
+    if not (savepoint / "millrace.json").exists():
+        raise NotFoundError(f"{savepoint} is not a savepoint", "make one: millrace savepoint FILE")
 
 
 def _begin_sent(checkpoint: Path) -> None:

@@ -49,15 +49,15 @@ def start(pipeline: Pipeline, settings: Settings, spark: "SparkSession | None" =
 
 
 def _start(pipeline: Pipeline, home: Locations, settings: Settings, spark: "SparkSession | None") -> Run:
+    savepoint = None if settings.from_savepoint is None else Path(settings.from_savepoint)
     if settings.layer == "batch":
         check_layers(pipeline)
     elif settings.mode == "batch":
         check_places(pipeline, {}, home.log)
     else:
-        check_stream(pipeline, home, settings.how)
+        check_stream(pipeline, home, settings.how, savepoint)
     if spark is None:
         check_unclaimed()
-    savepoint = None if settings.from_savepoint is None else Path(settings.from_savepoint)
     with ExitStack() as held:
         lease = held.enter_context(Lease(pipeline.name, home.master, spark))
         store = held.enter_context(closing(open_store(home.store)))
