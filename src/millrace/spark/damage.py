@@ -16,7 +16,6 @@ from millrace.sources.skipped import FILE as SKIPPED
 from millrace.sources.skipped import read_skipped
 from millrace.spark.checkpoint import FUSED, Checkpoint, journal_of, state_schemas
 from millrace.spark.history import FORMAT
-from millrace.spark.logged import batches_of
 from millrace.spark.logfiles import (
     DamageError,
     batches_in,
@@ -27,6 +26,7 @@ from millrace.spark.logfiles import (
     read_bytes,
     sealed_object,
 )
+from millrace.spark.logged import batches_of
 from millrace.spark.trouble import machine_trouble
 from millrace.spark.writers import begun_batch
 
