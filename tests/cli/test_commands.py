@@ -319,7 +319,7 @@ def test_status_warns_of_a_clock_that_the_log_does_not_follow(here: Path) -> Non
         (["topics", "forget", "charts"], "there is no log .millrace/log.db"),
         (["replay", "charts.py", "--rollback"], "run a pipeline with views first"),
         (["savepoint", "charts.py"], "run the pipeline first"),
-        (["run", "charts.py", "--from-savepoint", "nowhere"], "make one: millrace savepoint FILE"),
+        (["run", "charts.py", "--from-savepoint", "nowhere"], "make one: millrace savepoint charts.py"),
         (["query", "SELECT * FROM hourly_plays"], "run a pipeline with views first"),
         (["views", "drop", "charts"], "run a pipeline with views first"),
         (["views", "drop", "nope"], "run a pipeline with views first"),

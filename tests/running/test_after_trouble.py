@@ -174,6 +174,11 @@ def remove(*paths: str | Path) -> Callable[[], None]:
     return trouble
 
 
+def remove_one(folder: str) -> Callable[[], None]:
+    """Remove the first file of a file sink."""
+    return lambda: min(Path(folder).glob("charts-*")).unlink()
+
+
 def put_back(path: str | Path, then: Callable[[], None] = lambda: None) -> Callable[[], None]:
     def trouble() -> None:
         if Path(path).exists():
@@ -197,6 +202,13 @@ def cut(path: Path, pattern: str) -> Callable[[], None]:
     return trouble
 
 
+def empty(file: Path) -> Callable[[], None]:
+    def trouble() -> None:
+        file.write_bytes(b"")
+
+    return trouble
+
+
 def overwrite(path: Path) -> Callable[[], None]:
     """Overwrite the pages of an SQLite database after the first."""
 
@@ -206,6 +218,22 @@ def overwrite(path: Path) -> Callable[[], None]:
         data = path.read_bytes()
         assert len(data) > 8_192
         path.write_bytes(data[:4_096] + b"\xa5" * (len(data) - 4_096))
+
+    return trouble
+
+
+def damage_page(path: Path, table: str) -> Callable[[], None]:
+    """Overwrite the first page of a table of an SQLite database."""
+
+    def trouble() -> None:
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("PRAGMA journal_mode = DELETE")
+            (size,) = database.execute("PRAGMA page_size").fetchone()
+            roots = dict(database.execute("SELECT name, rootpage FROM sqlite_schema"))
+        page = roots.get(table, 1)
+        with path.open("rb+") as file:
+            file.seek((page - 1) * size)
+            file.write(b"\xa5" * size)
 
     return trouble
 
@@ -299,6 +327,10 @@ CASES = {
     "the journal of a source is damaged": Case(cut(CHECKPOINT, "sources/*.json")),
     "Spark's part is deleted": Case(remove(CHECKPOINT / "spark")),
     "Spark's offsets are damaged": Case(cut(CHECKPOINT, "spark/offsets/1")),
+    "Spark's offsets of a batch that has answers are damaged": Case(uncommit(cut(CHECKPOINT, "spark/offsets/1"))),
+    "Spark's offsets of a batch that has not begun are empty": Case(empty(CHECKPOINT / "spark" / "offsets" / "2"), []),
+    "Spark's last commit is empty": Case(empty(CHECKPOINT / "spark" / "commits" / "1"), []),
+    "Spark's last commit is cut": Case(cut(CHECKPOINT, "spark/commits/1"), []),
     "Spark's state is damaged": Case(cut(CHECKPOINT, "spark/state/0/0/2.changelog")),
     "Spark's state is deleted": Case(remove(CHECKPOINT / "spark" / "state")),
     "the table sink is deleted": Case(remove("sink.db")),
@@ -306,6 +338,8 @@ CASES = {
     "an older table sink is put back": Case(put_back("sink.db")),
     "the record of the file sink is damaged": Case(cut(Path("out"), ".millrace-charts")),
     "the file sink is deleted": Case(remove("out")),
+    "a file of the file sink is deleted": Case(remove_one("out")),
+    "a file of the file sink is cut": Case(cut(Path("out"), "charts-*-000000001.json")),
     "an older file sink is put back": Case(put_back("out")),
     "older copies of all parts are put back": Case(restore_all, []),
     "the project is moved": Case(lambda: None, []),
@@ -362,11 +396,27 @@ def test_a_log_that_sqlite_cannot_read_is_restored_from_a_copy(project: Path) ->
     assert refused.exit_code in (5, 6)
     found = command("repair charts.py --pipeline charts")
     assert found.exit_code == 6
+    assert "no topic in it can be read" in found.output
     assert "put a copy of the log in its place (records appended since the copy are lost)" in found.output
-    assert ": sqlite3 .millrace/log.db .recover | sqlite3 .millrace/log.db.recovered" in found.output
     put_back(LOG)()
     assert follow(RUN) == [REPLAY]
     assert in_view() == in_files() == in_table() == in_log()
+
+
+@pytest.mark.parametrize("table", ["partitions", "sqlite_schema"])
+def test_what_can_be_read_of_a_damaged_log_is_saved(project: Path, table: str) -> None:
+    before = in_log()
+    damage_page(LOG, table)()
+    found = command("repair charts.py --pipeline charts")
+    assert found.exit_code == 6
+    save = "save the records of plays, sent that can be read in a new log, and move the damaged one aside"
+    assert f"{save} (records in damaged pages are lost): millrace {REPAIR}" in found.output
+    damaged = LOG.read_bytes()
+    assert follow(RUN) == [REPAIR]
+    assert in_view() == in_files() == in_table() == in_log() == before
+    (aside,) = HOME.glob("log.db.damaged-*")
+    assert aside.read_bytes() == damaged
+    assert succeed("repair charts.py --pipeline charts") == "nothing is wrong\n"
 
 
 def test_a_topic_sink_that_was_made_again_receives_all_answers_again(project: Path) -> None:
@@ -384,19 +434,168 @@ def test_a_topic_sink_that_was_made_again_receives_all_answers_again(project: Pa
     assert in_view("others") == in_topic() == in_log()
 
 
+@pytest.mark.parametrize("lost", ["commits/1", "offsets/2", "commits/1 offsets/2"])
+def test_a_power_cut_in_a_micro_batch_is_no_trouble(project: Path, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """Spark does not fsync its files: after a power cut, those that it wrote last may be empty."""
+
+    def reach(point: str) -> None:
+        if point == "sink before write":
+            raise ValueError("a power cut")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("millrace.spark.writers.reach", reach)
+        command(RUN)
+    state = CHECKPOINT / "spark" / "state" / "0" / "0"
+    assert (state / "3.changelog").exists()
+    if "offsets" in lost:
+        (state / "3.changelog").rename(state / "3.zip")  # Spark would take it up as the state after the batch
+    for name in lost.split():
+        empty(CHECKPOINT / "spark" / name)()
+    assert follow(RUN) == []
+    assert in_view() == in_files() == in_table() == in_log()
+
+
+def test_a_consumer_may_remove_files(project: Path) -> None:
+    Path("charts.py").write_text(CHARTS.replace('"out", "json"', '"out", "json", consumed=True'))
+    remove_one("out")()
+    taken = in_log()
+    assert follow(RUN) == []
+    assert in_view() == in_table() == in_log()
+    assert in_files() == taken - Counter(["ann", "bob"])
+
+
+USER_SINKS = """
+import json
+from pathlib import Path
+
+from millrace import Commit, CustomSink, Pipeline, agg, log, on, to_function, to_sink, window
+
+users = log("plays", "user STRING").group_by("user").window(window.all_time()).trigger(on.each())
+added = users.discarding().aggregate(plays=agg.count())
+
+def call(rows, batch):
+    with Path("called.json").open("a") as file:
+        file.writelines(json.dumps(row) + "\\n" for row in rows)
+
+class Stored(CustomSink):
+    def write(self, rows, commit):
+        texts = Path("stored.json").read_text().splitlines() if Path("stored.json").exists() else []
+        key = [commit.pipeline, commit.checkpoint, commit.batch, commit.digest]
+        if key not in [json.loads(text)["commit"] for text in texts]:
+            texts.append(json.dumps({"commit": key, "rows": rows.to_pylist()}))
+            Path("stored.json").write_text("\\n".join(texts))
+
+class Telling(Stored):
+    def last(self, pipeline, checkpoint):
+        texts = Path("stored.json").read_text().splitlines() if Path("stored.json").exists() else []
+        found = [Commit(*json.loads(text)["commit"]) for text in texts]
+        return max((each for each in found if each.checkpoint == checkpoint), key=lambda each: each.batch, default=None)
+
+charts = Pipeline("charts", sinks=[added.to(SINK)])
+"""
+SINKS = {
+    "function": "to_function(call)",
+    "custom": 'to_sink(Stored(), "stored")',
+    "tells": 'to_sink(Telling(), "stored")',
+}
+
+
+def in_user_sink() -> Counter[str]:
+    if Path("called.json").exists():
+        rows = [json.loads(line) for line in Path("called.json").read_text().splitlines()]
+    else:
+        rows = [row for line in Path("stored.json").read_text().splitlines() for row in json.loads(line)["rows"]]
+    return total((row["user"], row["plays"]) for row in rows)
+
+
+@pytest.fixture(params=SINKS)
+def user_sink(run_here: None, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A project with a sink in the user's code, whose pipeline has run twice; `older` is a copy after the first run."""
+    monkeypatch.chdir(tmp_path)
+    Path("charts.py").write_text(USER_SINKS.replace("SINK)", f"{SINKS[request.param]})"))
+    succeed("topics create plays")
+    for users in (["ann", "bob"], ["ann", "cal"]):
+        send(*users)
+        succeed(f"{RUN} --shards 1")
+        if not Path("older").exists():
+            shutil.copytree(tmp_path, tmp_path.with_name("older"))
+            tmp_path.with_name("older").rename("older")
+    send("ann", "dan")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("trouble", [remove(CHECKPOINT), put_back(CHECKPOINT), remove(HOME / "charts.sent")])
+def test_a_sink_in_the_users_code_is_not_sent_all_again_in_silence(user_sink: str, trouble: Callable[[], None]) -> None:
+    sent = in_user_sink()
+    trouble()
+    for text in (RUN, "run charts.py --until-caught-up"):
+        refused = command(text)
+        assert refused.exit_code == 6, refused.output
+        assert in_user_sink() == sent
+    assert refused.output.strip().endswith("millrace replay charts.py")
+    choice = command("replay charts.py")
+    assert choice.exit_code == 2
+    commands = [each[1].strip() for each in COMMAND.finditer(choice.output)]
+    assert commands == ["replay charts.py --resend", "replay charts.py --no-resend"]
+    unsent = Counter(["ann", "dan"])
+    assert command(commands[0]).exit_code == 0
+    assert in_user_sink() == sent + in_log()
+    send("eve")
+    assert follow(RUN) == []
+    assert in_user_sink() == sent + in_log()
+    assert unsent <= in_user_sink()
+    assert succeed("repair charts.py") == "nothing is wrong\n"
+
+
+def test_without_resend_a_sink_in_the_users_code_receives_only_what_comes_later(user_sink: str) -> None:
+    assert follow(RUN) == []
+    remove(CHECKPOINT)()
+    sent = in_user_sink()
+    assert sent == in_log()
+    succeed("replay charts.py --no-resend")
+    assert in_user_sink() == sent
+    send("ann", "eve")
+    assert follow(RUN) == []
+    assert in_user_sink() == in_log()
+
+
+def test_a_savepoint_in_another_place_goes_on_with_a_sink_in_the_users_code(user_sink: str) -> None:
+    succeed("savepoint charts.py saved")
+    started = f"--checkpoint other --from-savepoint {HOME / 'savepoints' / 'charts-saved'}"
+    assert follow(f"{RUN} {started}") == []
+    assert in_user_sink() == in_log()
+    remove("other")()
+    refused = command(f"{RUN} --checkpoint other")
+    assert refused.exit_code == 6
+    assert in_user_sink() == in_log()
+
+
+@pytest.mark.parametrize("user_sink", ["tells"], indirect=True)
+@pytest.mark.parametrize("trouble", [remove("stored.json"), put_back("stored.json")])
+def test_a_custom_sink_that_tells_its_commits_is_compared(user_sink: str, trouble: Callable[[], None]) -> None:
+    trouble()
+    before = in_user_sink() if Path("stored.json").exists() else Counter[str]()
+    assert command(RUN).exit_code == 6
+    assert before == (in_user_sink() if Path("stored.json").exists() else Counter[str]())
+
+
 def test_a_savepoint_goes_only_with_the_views_that_it_was_made_with(project: Path) -> None:
     saved = HOME / "savepoints" / "charts-saved"
     remove(CHECKPOINT)()
     assert follow(f"{RUN} --from-savepoint {saved}") == []
     assert in_view() == in_files() == in_table() == in_log()
     remove(CHECKPOINT)()
+    kept = sorted(HOME.iterdir())
     refused = command(f"{RUN} --from-savepoint {saved}")
     assert refused.exit_code == 6
+    assert sorted(HOME.iterdir()) == kept, "a refused run leaves nothing"
     assert follow(RUN) == [REPLAY]
     cut(saved, "millrace.json")()
     remove(HOME / "charts@2")()
+    kept = sorted(HOME.iterdir())
     damaged = command(f"{RUN} --from-savepoint {saved}")
     assert damaged.exit_code == 5
+    assert sorted(HOME.iterdir()) == kept
     assert follow(RUN) == [REPLAY]
     assert in_view() == in_files() == in_table() == in_log()
 
@@ -431,6 +630,53 @@ def test_a_damaged_store_is_moved_aside_and_nothing_else_is_changed(project: Pat
     assert done.output.splitlines()[-1] == f"millrace {REPLAY}"
     (aside,) = HOME.glob("views.db.damaged-*")
     assert (aside.read_bytes(), VIEWS.exists()) == (damaged, False)
+
+
+LAYERED = """
+from millrace import Pipeline, agg, files, layers, log, window
+
+SCHEMA = "user STRING, at TIMESTAMP"
+plays = layers(batch=files("archive", SCHEMA, "parquet"), speed=log("plays", SCHEMA))
+minutes = plays.event_time("at", delay="0s").group_by("user").window(window.fixed("1m"))
+charts = Pipeline("charts", {"counts": minutes.accumulating().aggregate(plays=agg.count())})
+"""
+
+
+def send_minute(*users: str) -> None:
+    """Append records of one minute, and one of a later minute, by which that one is over."""
+    rows = [{"user": user, "at": "2026-01-01T00:00:05Z"} for user in users]
+    with closing(Log(LOG)) as log:
+        log.append("plays", [json.dumps(row) for row in [*rows, {"user": "end", "at": "2026-01-01T01:00:00Z"}]])
+
+
+def test_an_archive_of_another_log_is_refused_and_filled_again(
+    run_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("charts.py").write_text(LAYERED)
+    layer = "run charts.py --layer batch"
+    succeed("topics create plays")
+    send_minute("ann", "bob", "bob")
+    succeed(layer)
+    assert in_view() == Counter(["ann", "bob", "bob"])
+    next(Path("archive").iterdir()).unlink()
+    succeed("topics remove plays")
+    succeed("topics create plays")
+    send_minute("ann", "cal", "cal", "dan")
+    succeed(layer)
+    assert in_view() == Counter(["ann", "cal", "cal", "dan"]), "an empty archive is one of any log"
+    succeed("topics remove plays")
+    succeed("topics create plays")
+    send_minute("eve", "eve")
+    refused = command(layer)
+    assert refused.exit_code == 6
+    assert "move archive aside, and fill another from the log" in refused.output
+    (advised,) = (each[1].strip() for each in COMMAND.finditer(refused.output))
+    assert advised == layer
+    assert in_view() == Counter(["ann", "cal", "cal", "dan"])
+    Path("archive").rename("aside")
+    succeed(advised)
+    assert in_view() == Counter(["eve", "eve"])
 
 
 def test_a_running_pipeline_is_not_looked_at(project: Path) -> None:

@@ -42,6 +42,7 @@ def test_an_output_that_was_just_added_has_no_commit_yet() -> None:
         (replace(WHOLE, commits={SINK: Commit("p", "c", 6, "six")}), "has come to batch 7, but sink table out.db out"),
         (replace(WHOLE, commits={VIEWS: Commit("p", "c", 9, "nine")}), "has come to batch 8, but the store to 9"),
         (replace(WHOLE, commits={VIEWS: Commit("p", "c", 8, "other")}), "batch 8 in the store is not the one"),
+        (replace(WHOLE, lost=("folder out lacks 1 of the 2 files",)), "folder out lacks 1 of the 2 files"),
         (replace(WHOLE, newest=2), "a checkpoint of generation 2"),
         (replace(WHOLE, topics={READ: replace(NOW, uid="other")}), "it was made again"),
         (replace(WHOLE, topics={READ: replace(NOW, ends=(9, 2))}), "plays/1 ends at offset 2"),

@@ -43,12 +43,12 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 WAYS = ["deleted", *DAMAGES]
 NEEDED = [
-    "millrace.json", "sources/*.json", "spark/metadata", "spark/offsets/0", "spark/offsets/1", "spark/commits/1",
+    "millrace.json", "sources/*.json", "spark/metadata", "spark/offsets/0", "spark/offsets/1",
     "spark/state/0/_metadata/v2/1", "spark/state/0/0/1.zip", "spark/state/0/0/2.changelog",
     "spark/state/0/0/SSTs/*.sst", "spark/state/0/_stateSchema/default/*",
 ]  # fmt: skip
-NOT_MISSED = ["spark/commits/1", "spark/state/0/_metadata/v2/1"]
-"""If these are deleted, Spark writes them again, or runs the batch again, which the store has already."""
+NOT_MISSED = ["spark/state/0/_metadata/v2/1"]
+"""If these are deleted, Spark writes them again."""
 NOT_NEEDED = [
     "status.json", "spark/commits/0", "spark/state/0/_metadata/v2/0", "spark/state/0/0/1.changelog",
 ]  # fmt: skip
@@ -128,6 +128,14 @@ def test_a_damaged_checkpoint_is_refused_in_one_line_with_the_way_on(home: Locat
 def test_files_that_a_run_does_not_need_may_be_damaged(home: Locations, way: str) -> None:
     for pattern in NOT_NEEDED:
         damage(home.checkpoint, pattern, way)
+    run_stream(QUIET, PIPELINE, home, ONCE)
+    assert answers(home) == RIGHT
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_batch_whose_commit_is_damaged_is_run_again(home: Locations, way: str) -> None:
+    """The store recognizes it by its digest."""
+    damage(home.checkpoint, "spark/commits/1", way)
     run_stream(QUIET, PIPELINE, home, ONCE)
     assert answers(home) == RIGHT
 

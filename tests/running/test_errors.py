@@ -34,7 +34,7 @@ from millrace import (
 from millrace.cli import app
 from millrace.cli.options import EXIT_CODES, plain_mistakes
 from millrace.eventlog.topics import Log
-from millrace.model.errors import Kind, Place, at_place, not_found
+from millrace.model.errors import AGAIN, FILE, Kind, Place, at_place, not_found
 from millrace.server.app import STATUSES, make_app
 from millrace.sources.memory import Happening, MemoryScript
 from millrace.spark import batch, session, stream
@@ -81,6 +81,27 @@ def test_a_line_of_the_user_is_not_named_for_trouble_of_the_machine(kind: type[M
     with pytest.raises(kind) as caught, at_place(ROW_NUMBER):
         raise kind("the disk is full", "make room")
     assert str(caught.value) == "the disk is full; make room"
+
+
+@pytest.mark.parametrize(
+    ("advice", "named"),
+    [
+        (AGAIN, "compute it again from the log: millrace replay my.py --log 'a b.db'"),
+        (
+            "move it aside: millrace repair FILE --yes; then millrace replay FILE --shards 5 (or not)",
+            "move it aside: millrace repair my.py --log 'a b.db' --yes; then millrace replay my.py --log 'a b.db' "
+            "--shards 5 (or not)",
+        ),
+        ("name it: --log FILE", "name it: --log FILE"),
+        ("millrace backup FOLDER", "millrace backup FOLDER"),
+        (None, None),
+    ],
+)
+def test_the_advice_names_the_pipeline_where_its_file_is_known(advice: str | None, named: str | None) -> None:
+    place = Place("my.py", 3)
+    error = PipelineError("it is damaged", advice, place).naming("my.py --log 'a b.db'")
+    assert (error.problem, error.advice, error.place) == ("it is damaged", named, place)
+    assert PipelineError("it is damaged", advice).naming(FILE).advice == advice
 
 
 def test_every_kind_has_one_class_an_exit_code_and_a_status() -> None:

@@ -14,6 +14,7 @@ from millrace.eventlog.sealed import sealed, unsealed
 from millrace.spark.checkpoint import FUSED, Checkpoint, journal_of
 from millrace.spark.damage import damage_of, state_damage
 from millrace.spark.history import FORMAT
+from millrace.spark.logged import Logged, batches_of, discard_unusable
 from millrace.spark.writers import Delivery, Guarantee, begun_batch
 
 TABLE = b"the rows of a table"
@@ -31,7 +32,7 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     }  # fmt: skip
     write(made.folder / "millrace.json", json.dumps(sealed(about)))
     write(made.spark / "metadata", '{"id":"b"}')
-    for batch in (6, 7):
+    for batch in (5, 6, 7):
         fused = {"now": 1, "at": {"files in": batch - 5}, "tables": {"prices": SNAPSHOT}}
         native = {"now": 1, "at": {"log plays": [batch]}, "tables": {}}
         lines = ["v1", '{"batchWatermarkMs":0}', json.dumps(fused), json.dumps(native)]
@@ -84,8 +85,8 @@ def test_a_started_checkpoint_without_a_batch_has_no_damage(tmp_path: Path) -> N
 
 
 def test_damage_names_the_file_and_the_way_on(checkpoint: Checkpoint) -> None:
-    checkpoint.offsets(7).write_text("v1\n{}\n")
-    told = f"checkpoint {checkpoint.folder} is damaged: spark/offsets/7 is damaged"
+    checkpoint.offsets(6).write_text("v1\n{}\n")
+    told = f"checkpoint {checkpoint.folder} is damaged: spark/offsets/6 is damaged"
     assert str(damage_of(checkpoint)) == f"{told}; compute it again from the log: millrace replay FILE"
 
 
@@ -161,3 +162,51 @@ def test_a_sealed_object_notices_any_change(content: dict[str, Any]) -> None:
     for text in ("[]", "1", "", '{"a'):
         with pytest.raises(ValueError, match=r"."):
             unsealed(text)
+
+
+def test_a_damaged_commit_is_discarded_because_spark_writes_it_again(checkpoint: Checkpoint) -> None:
+    write(checkpoint.commits(7), 'v1\n{"nextBatchWatermarkMs":0}')
+    assert batches_of(checkpoint.spark) == Logged((5, 6, 7), (6, 7))
+    for batch in (6, 7):
+        checkpoint.commits(batch).write_text("")
+    assert damage_of(checkpoint) is None
+    unusable = (checkpoint.commits(6), checkpoint.commits(7))
+    assert batches_of(checkpoint.spark) == Logged((5, 6, 7), (), unusable)
+    history = checkpoint.history()
+    assert history is not None
+    assert (history.planned, history.committed, history.done) == (7, -1, 6)
+    discard_unusable(checkpoint.spark)
+    assert list((checkpoint.spark / "commits").iterdir()) == []
+    assert damage_of(checkpoint) is None
+
+
+@pytest.mark.parametrize("text", ["", "v1\n{", "v1\n{}\n"])
+def test_offsets_of_a_batch_that_was_not_delivered_are_planned_again(checkpoint: Checkpoint, text: str) -> None:
+    checkpoint.begun.unlink()
+    checkpoint.offsets(7).write_text(text)
+    assert damage_of(checkpoint) is None
+    history = checkpoint.history()
+    assert history is not None
+    assert (history.planned, history.done) == (6, 6)
+    state = checkpoint.spark / "state" / "0" / "1"
+    kept = [state / "7.changelog", state / "default" / "6.zip", state / "SSTs" / "8.sst"]
+    gone = [state / "8.changelog", state / "default" / "8.zip", state / "8_1f.zip"]
+    for file in [*kept, *gone]:
+        write(file, "x")
+    discard_unusable(checkpoint.spark)
+    assert [file.exists() for file in [*kept, *gone]] == [True] * 3 + [False] * 3
+    assert not checkpoint.offsets(7).exists()
+    assert not checkpoint.offsets(7).with_name(".7.crc").exists()
+    assert batches_of(checkpoint.spark) == Logged((5, 6), (6,))
+    assert damage_of(checkpoint) is None
+
+
+def test_offsets_of_a_batch_that_may_have_been_delivered_are_damage(checkpoint: Checkpoint) -> None:
+    checkpoint.offsets(7).write_text("")
+    assert problem(checkpoint) == "begun names batch 7, but the last batch is 6"
+    checkpoint.begun.unlink()
+    write(checkpoint.folder / "status.json", json.dumps(sealed({"progress": {"batch": 7}})))
+    assert problem(checkpoint) == "spark/offsets/7 is damaged"
+    (checkpoint.folder / "status.json").unlink()
+    write(checkpoint.commits(7), 'v1\n{"nextBatchWatermarkMs":0}')
+    assert problem(checkpoint) == "spark/offsets/7 is damaged"

@@ -16,7 +16,7 @@ from millrace.eventlog.topics import Log
 from millrace.letters.box import box_of
 from millrace.model.duration import to_instant
 from millrace.model.stream import Stream
-from millrace.running.layers import archive
+from millrace.running.archive import archive
 from millrace.sources.bundle import LOGGED, Bundle
 from millrace.sources.files import Files
 from millrace.sources.memory import Happening, MemoryScript, Scripted
@@ -104,7 +104,7 @@ def test_an_archive_keeps_the_times_of_its_records(tmp_path: Path) -> None:
     times = [NOON, NOON, NOON + timedelta(days=1)]
     kept.append("plays", [record("a", NOON), "no JSON", record("b", NOON)], timestamps=times)
     folder = tmp_path / "archive"
-    archive(kept, layers(batch=files(str(folder), SCHEMA, "parquet"), speed=log("plays", SCHEMA)))
+    archive(kept, layers(batch=files(str(folder), SCHEMA, "parquet"), speed=log("plays", SCHEMA)), "run it")
     (path,) = folder.iterdir()
     assert pq.read_table(path)[LOGGED].to_pylist() == [to_instant(NOON), to_instant(times[2])]
     found = Files(files(str(folder), SCHEMA, "parquet"), tmp_path / "journal")

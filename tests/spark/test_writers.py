@@ -9,11 +9,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from millrace import ConflictError, MachineError
+from millrace import ConflictError, CustomSink, MachineError
 from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit
+from millrace.model.pipeline import FileSink
 from millrace.model.schema import parse_schema
-from millrace.spark.sinks import FileWriter, TableWriter, TopicWriter
+from millrace.spark.filesink import FileWriter
+from millrace.spark.sent import Sent
+from millrace.spark.tablesink import TableWriter
+from millrace.spark.topicsink import TopicWriter
+from millrace.spark.usersink import FunctionWriter, ObjectWriter
 from millrace.spark.writers import Answers, Delivery, Guarantee, Write, Writer
 
 SCHEMA = parse_schema("k STRING")
@@ -22,7 +27,7 @@ SCHEMA = parse_schema("k STRING")
 def writer(kind: str, folder: Path, generation: int = 1, staged: bool = False) -> Writer:
     if kind == "table":
         return TableWriter(str(folder / "out.db"), "out", SCHEMA, "p", generation, staged)
-    return FileWriter(str(folder), "json", "p", generation, staged)
+    return FileWriter(FileSink(str(folder), "json"), "p", generation, staged)
 
 
 def write_to(writer: Writer) -> Write:
@@ -112,10 +117,13 @@ def test_a_swap_of_files_that_was_cut_off_is_completed(tmp_path: Path, monkeypat
             os.rename(source, to)
 
         with monkeypatch.context() as patched:
-            patched.setattr("millrace.spark.sinks.os.replace", replace)
+            patched.setattr("millrace.spark.filesink.os.replace", replace)
             with pytest.raises(KeyboardInterrupt):
                 new.serve()
+        waiting = writer("file", folder, 2, staged=True)
+        assert (waiting.last(), waiting.lost()) == (Commit("p", "two", 1, "y"), None), "its files are in two folders"
         writer("file", folder, 2).serve()
+        assert writer("file", folder, 2).lost() is None
         assert [json.loads(line)["k"] for line in written("file", folder)] == ["new a", "new b"]
         writer("file", folder, 1).serve()
         assert [json.loads(line)["k"] for line in written("file", folder)] == ["old a", "old b"]
@@ -166,3 +174,119 @@ def test_the_next_batch_of_another_checkpoint_is_refused(kind: str, tmp_path: Pa
     writer(kind, tmp_path).write(pa.table({"k": ["a"]}), Commit("p", "c", 0), True)
     with pytest.raises(ConflictError, match="if a replay has replaced it, run the pipeline again"):
         writer(kind, tmp_path).write(pa.table({"k": ["a"]}), Commit("p", "other", 1), True)
+
+
+def put(folder: Path, batches: range, once: bool = True, consumed: bool = False) -> FileWriter:
+    files = FileWriter(FileSink(str(folder), "json", consumed), "p")
+    for batch in batches:
+        files.write(pa.table({"k": ["a" * (batch + 1)]}), Commit("p", "c", batch, f"digest {batch}"), once)
+    return files
+
+
+def test_a_file_that_is_missing_or_has_another_size_is_noticed(tmp_path: Path) -> None:
+    files = put(tmp_path, range(4))
+    assert files.lost() is None
+    first, second = tmp_path / "p-c-000000000.json", tmp_path / "p-c-000000001.json"
+    content = first.read_text()
+    first.write_text(content[:-4])
+    assert f"folder {tmp_path} holds 46 bytes in place of the 50 that were written to it" in str(files.lost())
+    first.unlink()
+    assert "lacks 1 of the 4 files that were written to it" in str(files.lost())
+    second.rename(first)
+    (tmp_path / "p-c-000000002.json").rename(second)
+    first.write_text(content)
+    put(tmp_path, range(4, 5))
+    assert "lacks 1 of the 5 files" in str(files.lost()), "a file that is lost stays lost"
+    assert put(tmp_path, range(0), consumed=True).lost() is None
+
+
+def test_files_of_the_same_sizes_with_other_names_are_noticed(tmp_path: Path) -> None:
+    files = put(tmp_path, range(2))
+    first, second = tmp_path / "p-c-000000000.json", tmp_path / "p-c-000000001.json"
+    first.rename(tmp_path / "aside")
+    second.rename(first)
+    (tmp_path / "aside").rename(second)
+    assert "holds other files than those that were written to it" in str(files.lost())
+
+
+def test_files_of_others_and_of_a_killed_attempt_do_not_count(tmp_path: Path) -> None:
+    files = put(tmp_path, range(2))
+    for name in ("p-c-000000002.json", "p-other-000000000.json", "notes.json", "p-c-x.json"):
+        (tmp_path / name).write_text("x")
+    assert files.lost() is None
+    put(tmp_path, range(2, 3))
+    assert files.lost() is None
+
+
+def test_files_that_may_be_written_twice_are_not_counted(tmp_path: Path) -> None:
+    files = put(tmp_path, range(2), once=False)
+    assert files.lost() is None
+    next(tmp_path.glob("p-c-*")).unlink()
+    put(tmp_path, range(2, 4))
+    assert files.lost() is None
+
+
+def test_a_commit_costs_the_same_however_many_files_there_are(tmp_path: Path) -> None:
+    put(tmp_path, range(1))
+    size = (tmp_path / ".millrace-p").stat().st_size
+    put(tmp_path, range(1, 200))
+    assert (tmp_path / ".millrace-p").stat().st_size < size + 12
+
+
+def test_a_batch_that_replaces_the_files_is_no_loss(tmp_path: Path) -> None:
+    files = put(tmp_path, range(2))
+    files.replace(pa.table({"k": ["all"]}))
+    assert files.lost() is None
+
+
+@pytest.mark.parametrize("kind", ["function", "custom"])
+def test_commits_to_the_users_code_are_recorded_beside_the_checkpoint(kind: str, tmp_path: Path) -> None:
+    called: list[int] = []
+
+    class Custom(CustomSink):
+        def write(self, rows: pa.Table, commit: Commit) -> None:
+            called.append(commit.batch)
+
+    def opened() -> Writer:
+        sent = Sent.beside(tmp_path / "charts@2")
+        if kind == "custom":
+            return ObjectWriter(Custom(), "sink x", sent)
+        return FunctionWriter(lambda rows, batch: called.append(batch), "sink x", sent)
+
+    rows = pa.table({"k": ["a"]})
+    assert opened().last() is None
+    for batch in (0, 0, 1):
+        opened().write(rows, Commit("p", "c", batch, f"digest {batch}"), True)
+    opened().write(rows.slice(0, 0), Commit("p", "c", 2), True)
+    assert (called, opened().last()) == ([0, 1], Commit("p", "c", 2))
+    opened().write(rows, Commit("p", "c", 2), False)
+    assert called == [0, 1, 2], "at least once"
+    with pytest.raises(ConflictError, match="sink x was last written by batch 2 of checkpoint c"):
+        opened().write(rows, Commit("p", "other", 0), True)
+    file = tmp_path / "charts@2.sent"
+    file.write_text(file.read_text().replace('"p"', '"q"'))
+    with pytest.raises(ConflictError, match=r"charts@2\.sent is damaged"):
+        opened().last()
+
+
+def test_a_custom_sink_that_tells_its_commits_receives_all(tmp_path: Path) -> None:
+    stored: list[Commit] = []
+
+    class Custom(CustomSink):
+        def write(self, rows: pa.Table, commit: Commit) -> None:
+            stored.append(commit)
+
+        def last(self, pipeline: str, checkpoint: str) -> Commit | None:
+            mine = [each for each in stored if (each.pipeline, each.checkpoint) == (pipeline, checkpoint)]
+            return mine[-1] if mine else None
+
+    writer = ObjectWriter(Custom(), "sink x", Sent.beside(tmp_path / "charts"))
+    writer.write(pa.table({"k": ["a"]}), Commit("p", "c", 0), True)
+    writer.write(pa.table({"k": ["a"]}).slice(0, 0), Commit("p", "c", 1), True)
+    assert (len(stored), writer.last()) == (2, Commit("p", "c", 1))
+    stored.pop()
+    assert writer.last() == Commit("p", "c", 0), "an older copy was put back"
+    stored.append(Commit("p", "of another replay", 7))
+    assert writer.last() == Commit("p", "c", 0)
+    stored.clear()
+    assert writer.last() is None

@@ -144,7 +144,7 @@ class Walk:
                     raise CrashError
 
         with monkeypatch.context() as patched:
-            for module in ("writers", "sinks"):
+            for module in ("writers", "filesink", "tablesink"):
                 patched.setattr(f"millrace.spark.{module}.reach", reach)
             try:
                 self.run()

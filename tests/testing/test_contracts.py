@@ -155,9 +155,17 @@ def test_columns_outside_of_the_schema_are_refused(path: Path) -> None:
         check_source(lambda: Extra(str(path)), SCHEMA)
 
 
+class Tells(Table):
+    def last(self, pipeline: str, checkpoint: str) -> Commit | None:
+        with closing(sqlite3.connect(self.path)) as database:
+            known = {id for (id,) in database.execute("SELECT id FROM commits")}
+        found = [Commit(pipeline, checkpoint, batch) for batch in range(len(known) + 1)]
+        return next((commit for commit in reversed(found) if str(commit) in known), None)
+
+
 def test_a_sink_that_keeps_its_contract(tmp_path: Path) -> None:
     path = tmp_path / "kept.db"
-    check_sink(lambda: Table(str(path)), lambda: stored(path))
+    check_sink(lambda: Tells(str(path)), lambda: stored(path))
 
 
 class Forgetful(Table):
@@ -184,9 +192,15 @@ class InPieces(Table):
             database.commit()
 
 
+class TellsOthers(Tells):
+    def last(self, pipeline: str, checkpoint: str) -> Commit | None:
+        return super().last(pipeline, "a")
+
+
 @pytest.mark.parametrize(
     ("kind", "broken"),
     [
+        (TellsOthers, r"last\(\) must return it"),
         (Forgetful, "a second write"),
         (BatchOnly, "must store its rows"),
         (CommitsFirst, "is not stored once"),

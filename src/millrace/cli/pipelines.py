@@ -36,7 +36,7 @@ from millrace.running.preflight import serving
 from millrace.running.replay import replay as replayed
 from millrace.running.replay import roll_back
 from millrace.running.run import behind, run_batch, run_stream
-from millrace.running.savepoint import save, start_from
+from millrace.running.savepoint import save
 from millrace.running.settings import Settings
 from millrace.running.status import Status, all_under
 from millrace.spark.progress import clock_notice
@@ -118,14 +118,13 @@ def run(
         )  # fmt: skip
         loaded = load(file, pipeline)
         home = settings.home(loaded.name, called(file, pipeline))
-        if from_savepoint is not None:
-            start_from(from_savepoint, home, _serving(store, loaded))
-        if layer == "batch":
-            done = run_batch_layer(console, loaded, home)
-        elif mode == "batch":
-            done = run_batch(console, loaded, home, shards)
-        else:
-            done = run_stream(console, loaded, home, settings.how, json)
+        with home.named():
+            if layer == "batch":
+                done = run_batch_layer(console, loaded, home)
+            elif mode == "batch":
+                done = run_batch(console, loaded, home, shards)
+            else:
+                done = run_stream(console, loaded, home, settings.how, json, from_savepoint)
         Console(stderr=True).out(done, highlight=False)
 
 
@@ -161,10 +160,11 @@ def replay(
         loaded = load(file, pipeline)
         settings = Settings(checkpoint=checkpoint, log=log, store=store, latency=latency, shards=shards, master=master)
         home = settings.home(loaded.name, called(file, pipeline))
-        if rollback:
-            done = roll_back(loaded, home)
-        else:
-            done = replayed(Console(stderr=True), loaded, home, settings.how, resend)
+        with home.named():
+            if rollback:
+                done = roll_back(loaded, home)
+            else:
+                done = replayed(Console(stderr=True), loaded, home, settings.how, resend)
         Console(stderr=True).out(done, highlight=False)
 
 
@@ -187,8 +187,8 @@ def savepoint(
         home = Settings(checkpoint=checkpoint, store=store).home(loaded.name, called(file, pipeline))
         suffix = name or datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         to = home.checkpoint.parent / "savepoints" / f"{loaded.name}-{suffix}"
-        served = _serving(store, loaded)
-        save(home.generation(served), to)
+        with home.named():
+            save(home.generation(_serving(store, loaded)), to)
         typer.echo(to)
 
 

@@ -42,8 +42,9 @@ def repair(
 
     Without --yes it only looks: it prints what is wrong, the ways on, what each one loses, and the command for it. It
     exits with 6 if something is wrong. With --yes it skips damaged blocks and records that retention removed unread,
-    moves a damaged SQLite store aside, and drops the generation of a stopped replay. Nothing is deleted. If the answers
-    must be computed again, the last line is the command for it. Stop the pipeline first.
+    saves what can be read of a log that SQLite cannot read, moves a damaged SQLite store aside, and drops the
+    generation of a stopped replay. Nothing is deleted. If the answers must be computed again, the last line is the
+    command for it. Stop the pipeline first.
 
     Example: [bold]millrace repair charts.py[/bold], then [bold]millrace repair charts.py --yes[/bold]
     """
@@ -62,11 +63,12 @@ def repair(
             def on_block(done: int, total: int) -> None:
                 bar.update(task, completed=done, total=total or None)
 
-            if yes:
-                outcome = repaired(loaded, home, datetime.now(UTC).strftime("%Y%m%dT%H%M%S"), on_block)
-                done, left = outcome.done, outcome.left
-            else:
-                done, left = (), tuple(look(loaded, home, on_block))
+            with home.named():
+                if yes:
+                    outcome = repaired(loaded, home, datetime.now(UTC).strftime("%Y%m%dT%H%M%S"), on_block)
+                    done, left = outcome.done, outcome.left
+                else:
+                    done, left = (), tuple(look(loaded, home, on_block))
         for line in done:
             typer.echo(line)
         _show(left)

@@ -13,6 +13,7 @@ from millrace.eventlog.topic import find_topic
 from millrace.eventlog.trouble import is_damage
 from millrace.model.errors import ConflictError, CorruptError, NotFoundError
 
+_METADATA = ("log", "topics", "partitions", "blocks", "set_aside", "sequences", "consumers")
 _BLOCK = "topic = ? AND partition = ? AND first = ?"
 
 
@@ -45,6 +46,14 @@ class Stored:
     end: int
     bytes: int
     content: int | None
+
+
+def check_metadata(database: Database) -> None:
+    """Raise CorruptError if SQLite cannot read all rows of the log, apart from the content of blocks."""
+    with database.snapshot() as connection:
+        for asked in (*(f"SELECT * FROM {table}" for table in _METADATA), "SELECT id FROM contents"):
+            for _ in connection.execute(asked):
+                pass
 
 
 def damaged(database: Database, topic: str, progress: Callable[[int, int], object] | None) -> list[Damage]:

@@ -243,6 +243,10 @@ class Log:
         with self._database.snapshot() as connection:
             return reading.read(connection, topic, partition, start, end)
 
+    def check_metadata(self) -> None:
+        """Raise CorruptError if SQLite cannot read all rows of the file; the content of blocks is left to `damaged`."""
+        damage.check_metadata(self._database)
+
     def damaged(self, topic: str, progress: Callable[[int, int], object] | None = None) -> list[Damage]:
         """Read all records of a topic and return what is damaged; calls `progress` with bytes read and bytes in all."""
         return damage.damaged(self._database, topic, progress)

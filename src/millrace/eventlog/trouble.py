@@ -37,11 +37,15 @@ _TROUBLES: dict[int, tuple[type[MachineError | CorruptError | ConflictError], st
         "the disk did not confirm the write",
         "check the disk, and whether this was stored, before you do it again",
     ),
-    sqlite3.SQLITE_NOTADB: (ConflictError, "it is not an SQLite database", "choose another path"),
+    sqlite3.SQLITE_NOTADB: (
+        ConflictError,
+        "it is not an SQLite database",
+        "choose another path; if it was a log, save what can be read: millrace repair FILE --yes",
+    ),
     sqlite3.SQLITE_CORRUPT: (
         CorruptError,
         "the file is damaged",
-        "put a copy in its place, or see what can be saved: millrace repair FILE",
+        "put a copy in its place, or save what can be read: millrace repair FILE --yes",
     ),
 }
 """Error class, problem and advice for result codes of SQLite: extended ones, and primary ones for all others."""
@@ -71,6 +75,8 @@ def explained(
         return None
     kind, problem, advice = found
     rolled_back = NOT_KEPT if writing and kind is MachineError else ""
+    if kind in (CorruptError, ConflictError):  # the command at the end of the advice is to be typed as it is
+        return kind(f"{what} {path}: {problem}{said}", advice)
     return kind(f"{what} {path}: {problem}", f"{rolled_back}{advice}{said}")
 
 

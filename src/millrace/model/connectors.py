@@ -96,6 +96,16 @@ class CustomSink(ABC):
     def write(self, rows: pa.Table, commit: Commit) -> None:
         """Store the rows of a micro-batch. Rows of a query carry a `diff`: 1 adds a row, -1 retracts it."""
 
+    def last(self, pipeline: str, checkpoint: str) -> Commit | None:
+        """Optional: the last commit of a checkpoint of a pipeline that the sink stores; None if it stores none.
+
+        A sink that defines it is compared with the checkpoint before a run: one that was emptied, or replaced by an
+        older or a newer copy, is noticed. Its `write` is then called for every micro-batch, also without rows.
+        Otherwise Millrace records the commits beside the checkpoint, and notices only that the checkpoint was lost or
+        replaced.
+        """
+        raise NotImplementedError
+
     def replace(self, rows: pa.Table) -> None:
         """Replace all stored rows with the rows of a batch; only `run(mode="batch")` calls it."""
         raise PipelineError(

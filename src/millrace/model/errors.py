@@ -1,6 +1,7 @@
 """Errors for users: the problem, the advice, and the line of their code."""
 
 import difflib
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -24,7 +25,10 @@ class Place:
 NOTHING_LOST = "nothing was lost: fix the cause, then run again"
 """The advice after a write that failed as a whole."""
 
-AGAIN = "compute it again from the log: millrace replay FILE"
+FILE = "FILE"
+"""The pipeline in a command of an advice, where its file and options are not known; `naming` fills them in."""
+
+AGAIN = f"compute it again from the log: millrace replay {FILE}"
 """The advice for parts that do not belong together, or that are damaged."""
 
 
@@ -63,6 +67,13 @@ class MillraceError(Exception):
     def about(self, what: str, place: Place | None = None) -> Self:
         """The same error, with its subject in front of the problem."""
         return type(self)(f"{what}: {self.problem}", self.advice, place or self.place)
+
+    def naming(self, arguments: str) -> Self:
+        """The same error, with these arguments in place of FILE in the commands of its advice."""
+        if self.advice is None or arguments == FILE:
+            return self
+        advice = re.sub(rf"(millrace \w+) {FILE}\b", lambda found: f"{found[1]} {arguments}", self.advice)
+        return type(self)(self.problem, advice, self.place)
 
     def __str__(self) -> str:
         return self.message if self.place is None else f"{self.place}: {self.message}"

@@ -27,6 +27,8 @@ class FileSink:
 
     path: str
     format: str
+    consumed: bool = False
+    """Whether a consumer removes files, so that missing ones are no loss."""
 
     @property
     def id(self) -> str:
@@ -214,11 +216,15 @@ class Pipeline:
                 )
 
 
-def to_files(path: str, format: str = "parquet") -> FileSink:
-    """Write to files in a folder."""
+def to_files(path: str, format: str = "parquet", *, consumed: bool = False) -> FileSink:
+    """Write to files in a folder.
+
+    A run refuses to go on if files that it wrote are missing or were cut, unless they are `consumed`: then a consumer
+    may remove them.
+    """
     if format not in ("parquet", "json"):
         raise refuse_unknown("file format", format, ("parquet", "json"))
-    return FileSink(str(path), format)
+    return FileSink(str(path), format, bool(consumed))
 
 
 def to_table(path: str, table: str) -> TableSink:

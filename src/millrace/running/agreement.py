@@ -34,13 +34,15 @@ class Parts:
     history: History | None
     """None if there is no checkpoint in the folder."""
     commits: Mapping[str, Commit | None]
-    """The last commit of each output that stores commits."""
+    """The last commit of each output."""
     known: int = 1
     """The newest generation that the store knows."""
     newest: int = 1
     """The newest generation that has a checkpoint."""
     topics: Mapping[TopicRead, TopicNow] = field(default_factory=dict)
     """The topics that were read, as they are now."""
+    lost: tuple[str, ...] = ()
+    """What is missing of the answers in outputs, in words."""
 
 
 def disagreement(parts: Parts) -> str | None:
@@ -108,6 +110,7 @@ def _reasons(parts: Parts) -> Iterator[str]:
         reason = _reason(parts.folder, parts.history, output, commit)
         if reason is not None:
             yield reason
+    yield from parts.lost
     for read, now in parts.topics.items():
         reason = _other_records(parts.folder, read, now)
         if reason is not None:

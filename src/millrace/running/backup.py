@@ -136,8 +136,8 @@ def _snapshot_of(project: Project, stage: Path, log_only: bool, held: ExitStack)
                     _begin(each)
                 state = _postgresql(project, checkpoints) if project.views is None else None
                 # The batch layer writes its boundary before the views.
-                for boundary in project.boundaries():
-                    shutil.copy2(boundary, stage / CHECKPOINTS / boundary.name)
+                for file in project.beside_checkpoints():
+                    shutil.copy2(file, stage / CHECKPOINTS / file.name)
                 _begin(log)
                 # The first run of a pipeline may have made a checkpoint that is not closed, and then its views.
                 same = project.checkpoints() == checkpoints and (views is not None) == _has_file(project)

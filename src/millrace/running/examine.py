@@ -5,13 +5,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from millrace.eventlog.salvage import topics_in
 from millrace.eventlog.topics import Damage, Log
 from millrace.letters.box import box_of
 from millrace.model.duration import format_duration
 from millrace.model.errors import ConflictError, CorruptError, MillraceError
 from millrace.model.pipeline import FileSink, Pipeline, TableSink, TopicSink
 from millrace.running.agreement import Parts, disagreement, gaps, is_skippable, is_written_in_part
-from millrace.running.findings import DropGeneration, Finding, MoveCheckpoint, MoveDatabase, SkipBlock, SkipGap, Way
+from millrace.running.findings import (
+    DropGeneration,
+    Finding,
+    MoveCheckpoint,
+    MoveDatabase,
+    SalvageLog,
+    SkipBlock,
+    SkipGap,
+    Way,
+)
 from millrace.running.preflight import generations_of, served_parts, serving
 from millrace.running.settings import Locations
 from millrace.spark.checkpoint import Checkpoint
@@ -93,9 +103,10 @@ def _log(pipeline: Pipeline, home: Locations) -> tuple[Log | None, list[Finding]
         return None, [Finding(f"there is no log {home.log}", ways)]
     try:
         log = Log(home.log)
+        log.check_metadata()
         known = {topic.name for topic in log.topics()}
     except (CorruptError, ConflictError) as error:
-        return None, [Finding(error.problem, (backup, *_salvage(home, error)))]
+        return None, [_unreadable(home, error, backup)]
     missing = [
         Finding(f"the log has no topic {topic!r}", (backup, _create(home, topic)))
         for topic in topics
@@ -119,16 +130,19 @@ def _create(home: Locations, topic: str) -> Way:
     )
 
 
-def _salvage(home: Locations, error: MillraceError) -> Iterator[Way]:
+def _unreadable(home: Locations, error: MillraceError, backup: Way) -> Finding:
     if not isinstance(error.__cause__, sqlite3.Error):
-        yield Way(str(error.advice), "nothing is lost")
-        return
-    yield Way(
-        f"save the records that SQLite can read; if this prints no error, move {home.log.name}, {home.log.name}-wal "
-        f"and {home.log.name}-shm aside, put the new file in their place, and look again",
-        "records in damaged pages are lost; some builds of sqlite3 lack .recover, and print an error",
-        f"sqlite3 {home.log} .recover | sqlite3 {home.log}.recovered",
+        return Finding(error.problem, (backup, Way(str(error.advice), "nothing is lost")))
+    topics = topics_in(home.log)
+    if not topics:
+        anew = Way(f"move {home.log} aside, and look again", "all records are lost", home.command("repair"))
+        return Finding(f"{error.problem}; no topic in it can be read", (backup, anew))
+    save = Way(
+        f"save the records of {', '.join(topics)} that can be read in a new log, and move the damaged one aside",
+        "records in damaged pages are lost",
+        f"{home.command('repair')} --yes",
     )
+    return Finding(error.problem, (save, backup), SalvageLog(home.log))
 
 
 def _blocks(
@@ -225,7 +239,8 @@ def _agreement(
     try:
         parts = served_parts(pipeline, home, store, generation)
     except (CorruptError, ConflictError) as error:
-        mend = () if error.advice is None else (Way(error.advice, "the answers in it are computed again"),)
+        named = error.naming(home.arguments)
+        mend = () if named.advice is None else (Way(named.advice, "the answers in it are computed again"),)
         return None, [Finding(error.problem, (*mend, *again), replays=True)]
     reason = disagreement(parts)
     if reason is not None:

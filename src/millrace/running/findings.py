@@ -18,6 +18,13 @@ class SkipBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class SalvageLog:
+    """Save what can be read of a log that SQLite cannot read, in its place, and move the damaged file aside."""
+
+    file: Path
+
+
+@dataclass(frozen=True, slots=True)
 class SkipGap:
     """Let the checkpoint go on after records that retention removed unread."""
 
@@ -47,7 +54,7 @@ class DropGeneration:
     checkpoint: Path
 
 
-Action: TypeAlias = SkipBlock | SkipGap | MoveDatabase | MoveCheckpoint | DropGeneration
+Action: TypeAlias = SalvageLog | SkipBlock | SkipGap | MoveDatabase | MoveCheckpoint | DropGeneration
 """What `millrace repair --yes` does about a finding."""
 
 

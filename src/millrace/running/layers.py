@@ -1,28 +1,23 @@
 """The batch layer: recomputes windows that are over from an archive, and replaces the answers of the stream.
 
-The archive is a folder of Parquet files, each with the records of a partition between two offsets. Windows that end by
-the boundary, for which the archive has all records, belong to the batch layer: later answers of the stream for them are
-discarded, and the next run of the batch layer recomputes them. Windows after the boundary belong to the stream.
+Windows that end by the boundary, for which the archive has all records, belong to the batch layer: later answers of
+the stream for them are discarded, and the next run of the batch layer recomputes them. Windows after the boundary
+belong to the stream.
 """
 
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from rich.console import Console
 
-from millrace.edge.decode import JsonDecoder
 from millrace.eventlog.durable import write_whole
-from millrace.eventlog.topics import Log, existing_log
-from millrace.formats.texts import as_texts
+from millrace.eventlog.topics import existing_log
 from millrace.model.aggregate import max_
 from millrace.model.duration import to_datetime, to_instant
-from millrace.model.errors import NotFoundError, PipelineError, refuse
+from millrace.model.errors import PipelineError, refuse
 from millrace.model.inputs import ARCHIVE
 from millrace.model.pane import Mode
 from millrace.model.pipeline import Pipeline
@@ -30,17 +25,15 @@ from millrace.model.query import Query
 from millrace.model.stream import Source, find_event_time, with_sources
 from millrace.model.watermark import BoundedDelay
 from millrace.model.window import Calendar, Fixed, Sliding, all_time
+from millrace.running.archive import archive
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
 from millrace.running.preflight import serving
 from millrace.running.run import typed, unless_told
 from millrace.running.settings import Locations
 from millrace.running.views import KeptViews, lookups, read_boundary
-from millrace.sources.bundle import LOGGED
 from millrace.views.store import Store, open_store
 
-_STEP = 500_000
-"""The maximum number of records in a file of the archive."""
 _NEWEST = "millrace_newest_"
 
 
@@ -64,7 +57,8 @@ def compute_batch_layer(pipeline: Pipeline, home: Locations, lease: Lease, told:
     from millrace.spark import batch
 
     delays = {name: _delay(name, query) for name, query in pipeline.views.items()}
-    added = sum(archive(existing_log(home.log, source.name), source) for source in pipeline.sources)
+    again = f"{home.command('run')} --layer batch"
+    added = sum(archive(existing_log(home.log, source.name), source, again) for source in pipeline.sources)
     asked = {
         name: replace(query, stream=with_sources(query.stream, _archive)) for name, query in pipeline.views.items()
     }
@@ -90,36 +84,6 @@ def compute_batch_layer(pipeline: Pipeline, home: Locations, lease: Lease, told:
         views.correct(answers)
     changed = sum(map(len, answers.values()))
     return f"{added:,} records archived; {changed:,} rows put right in windows that ended by {to_datetime(boundary)}"
-
-
-def archive(log: Log, source: Source) -> int:
-    """Archive new records; returns their number. Leaves out records that do not fit, which the stream reports."""
-    folder = Path(dict(source.options)[ARCHIVE])
-    folder.mkdir(parents=True, exist_ok=True)
-    decoder, added = JsonDecoder(source.schema, strict=source.is_strict), 0
-    for partition, (start, end) in enumerate(zip(log.starts(source.name), log.ends(source.name), strict=True)):
-        begin = _archived(folder, source.name, partition)
-        if begin is not None and begin < start:
-            raise NotFoundError(
-                f"offsets {begin} to {start - 1} of {source.name}/{partition} are gone and not archived",
-                "raise the retention of the topic, and start another archive",
-            )
-        for first in range(start if begin is None else begin, end, _STEP):
-            last = min(end, first + _STEP)
-            records = log.read(source.name, partition, first, last)
-            rows, misfits = decoder.decode(as_texts(records["value"].combine_chunks()))
-            fitting = np.delete(np.arange(len(records)), [misfit.row for misfit in misfits])
-            rows = rows.append_column(LOGGED, records["timestamp"].cast(pa.int64()).take(pa.array(fitting)))
-            path = folder / f"{source.name}-{partition}-{first:016}-{last:016}.parquet"
-            write_whole(path, lambda whole, rows=rows: pq.write_table(rows, whole))  # type: ignore[misc]
-            added += last - first
-    return added
-
-
-def _archived(folder: Path, topic: str, partition: int) -> int | None:
-    """The end offset of a partition in the archive; None if it has no files."""
-    names = sorted(path.stem for path in folder.glob(f"{topic}-{partition}-*.parquet"))
-    return int(names[-1].rpartition("-")[2]) if names else None
 
 
 def _archive(source: Source) -> Source:

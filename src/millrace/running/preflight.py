@@ -7,7 +7,7 @@ from pathlib import Path
 
 from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit
-from millrace.model.errors import ConflictError, CorruptError, refuse
+from millrace.model.errors import AGAIN, ConflictError, CorruptError, refuse
 from millrace.model.pipeline import FileSink, Output, Pipeline, TableSink
 from millrace.model.query import Query
 from millrace.running.agreement import Parts, TopicNow, disagreement, gaps, is_skippable
@@ -17,6 +17,7 @@ from millrace.spark.checkpoint import Checkpoint, in_use
 from millrace.spark.damage import damage_of
 from millrace.spark.history import VIEWS, TopicRead
 from millrace.spark.outputs import writers_of
+from millrace.spark.sent import SENT
 from millrace.spark.writers import Writer
 from millrace.views.store import Generation, GenerationState, NoViewsError, Store
 
@@ -38,14 +39,19 @@ def serving(store: Store, pipeline: str) -> int:
 
 def newest_checkpoint(home: Locations) -> int:
     """The newest generation that has, or had, a checkpoint; 0 if there is none."""
-    return max(checkpoints(home).values(), default=0)
+    return max([*checkpoints(home).values(), *_generations(home, SENT).values()], default=0)
 
 
 def checkpoints(home: Locations) -> dict[Path, int]:
     """The folders of all checkpoints of a pipeline, with the generation of each."""
-    pattern = re.compile(rf"{re.escape(home.checkpoint.name)}(?:@(\d+))?")
+    return {path: generation for path, generation in _generations(home).items() if path.is_dir()}
+
+
+def _generations(home: Locations, suffix: str = "") -> dict[Path, int]:
+    """The paths that are named as a checkpoint of the pipeline, with a suffix; and the generation of each."""
+    pattern = re.compile(rf"{re.escape(home.checkpoint.name)}(?:@(\d+))?{re.escape(suffix)}")
     folder = home.checkpoint.parent
-    paths = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    paths = folder.iterdir() if folder.is_dir() else ()
     return {path: int(found[1] or 1) for path in paths if (found := pattern.fullmatch(path.name))}
 
 
@@ -58,16 +64,15 @@ def check_agreement(pipeline: Pipeline, home: Locations, store: Store) -> int:
     checkpoint = Checkpoint(home.generation(generation))
     if is_locked(checkpoint.folder):
         raise in_use(checkpoint.folder)
-    again = f"compute it again from the log: {home.command('replay')}"
     damage = damage_of(checkpoint)
     if damage is not None:
-        raise CorruptError(damage.problem, again)
+        raise damage
     parts = served_parts(pipeline, home, store, generation)
     if parts.history is None and generation > 1 and (fixed := unswappable(pipeline)):
         raise ConflictError(f"{fixed[0].sink} has the answers of an earlier generation", resend_or_not(home))
     reason = disagreement(parts)
     if reason is not None:
-        raise ConflictError(reason, again)
+        raise ConflictError(reason, AGAIN)
     for lost in gaps(parts):
         left = f"compute all again from the records that are left: {home.command('replay')}"
         without = f"go on without them: {home.command('repair')} --yes; or " if is_skippable(parts, lost) else ""
@@ -108,13 +113,13 @@ def served_parts(pipeline: Pipeline, home: Locations, store: Store, generation: 
     If a replay was interrupted between the swap of the views and that of files and tables, they are swapped first. That
     is so if the parts belong together with the commits of the files and tables that wait.
     """
-    log = str(home.log.absolute())
-    writers = writers_of(pipeline, log, generation)
-    beside = writers_of(pipeline, log, generation, staged=True)
+    folder = home.generation(generation)
+    writers = writers_of(pipeline, home.log, folder, generation)
+    beside = writers_of(pipeline, home.log, folder, generation, staged=True)
     waiting = {}
     for name, writer in beside.items():
         with suppress(ConflictError, CorruptError):
-            if writer.stores_commits and writer.last() not in (None, writers[name].last()):
+            if writer.last() not in (None, writers[name].last()):
                 waiting[name] = writer
     if waiting and disagreement(parts_of(pipeline, home, store, generation, {**writers, **waiting})) is None:
         for writer in writers.values():
@@ -128,13 +133,14 @@ def parts_of(
     """What the parts of a pipeline say of themselves; `writers` are those of a generation of the sinks."""
     folder = home.generation(generation)
     history = Checkpoint(folder).history()
-    commits = {output: writer.last() for output, writer in writers.items() if writer.stores_commits}
+    commits = {output: writer.last() for output, writer in writers.items()}
     if pipeline.views:
         commits = {VIEWS: _last_commit(store, pipeline.name, generation), **commits}
     known = max((each.number for each in generations_of(store, pipeline.name)), default=0)
     read = () if history is None else history.read
     topics = {each: found for each in read if (found := _topic(home.log, each)) is not None}
-    return Parts(folder, history, commits, known, newest_checkpoint(home), topics)
+    lost = tuple(what for writer in writers.values() if (what := writer.lost()) is not None)
+    return Parts(folder, history, commits, known, newest_checkpoint(home), topics, lost)
 
 
 def _last_commit(store: Store, pipeline: str, generation: int) -> Commit | None:

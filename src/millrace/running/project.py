@@ -8,6 +8,7 @@ from pathlib import Path
 
 from millrace.letters.box import SUFFIX as LETTERS
 from millrace.model.errors import MachineError
+from millrace.spark.sent import SENT
 from millrace.views.store import file_of
 
 _LOCK = ".backup.lock"
@@ -31,9 +32,9 @@ class Project:
         """The checkpoints in the folder, also those of earlier generations."""
         return sorted(path.parent for path in self.folder.glob("*/millrace.json"))
 
-    def boundaries(self) -> list[Path]:
-        """The files with the boundaries of batch layers."""
-        return sorted(self.folder.glob("*.boundary"))
+    def beside_checkpoints(self) -> list[Path]:
+        """The files beside the checkpoints: boundaries of batch layers, and commits to sinks in users' code."""
+        return sorted([*self.folder.glob("*.boundary"), *self.folder.glob(f"*{SENT}")])
 
     def letters(self) -> list[Path]:
         """The files with the dead letters of pipelines."""

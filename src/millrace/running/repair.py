@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import assert_never
 
 from millrace.eventlog.durable import sync
+from millrace.eventlog.salvage import salvage
 from millrace.eventlog.topics import Log
 from millrace.model.errors import NOTHING_LOST, MachineError
 from millrace.model.pipeline import Pipeline
@@ -17,6 +18,7 @@ from millrace.running.findings import (
     Finding,
     MoveCheckpoint,
     MoveDatabase,
+    SalvageLog,
     SkipBlock,
     SkipGap,
 )
@@ -27,6 +29,7 @@ from millrace.running.settings import Locations
 from millrace.running.status import is_locked
 from millrace.sources.skipped import read_skipped, write_skipped
 from millrace.spark.checkpoint import Checkpoint, in_use
+from millrace.spark.sent import Sent
 from millrace.views.store import open_store
 
 _SIDE_FILES = ("", "-wal", "-shm")
@@ -81,6 +84,8 @@ def _alone(home: Locations) -> Iterator[None]:
 
 def _do(action: Action, pipeline: Pipeline, home: Locations, at: str) -> str:
     match action:
+        case SalvageLog(file):
+            return _salvage(file, home, at)
         case SkipBlock(topic, partition, first, records):
             Log(home.log).skip_damaged(topic, partition, first)
             return f"skipped {records} records of {topic}/{partition} from offset {first} on: they are set aside"
@@ -97,9 +102,33 @@ def _do(action: Action, pipeline: Pipeline, home: Locations, at: str) -> str:
             with closing(open_store(home.store)) as store:
                 store.drop_unfinished(pipeline.name)
             dropped = f"dropped generation {number}, which a replay had not filled"
-            return f"{dropped}; {_aside(checkpoint, f'dropped-{at}')}" if checkpoint.exists() else dropped
+            moved = [path for path in (checkpoint, Sent.beside(checkpoint).file) if path is not None and path.exists()]
+            return "; ".join([dropped, *(_aside(path, f"dropped-{at}") for path in moved)])
         case _:
             assert_never(action)
+
+
+def _salvage(log: Path, home: Locations, at: str) -> str:
+    """Write a new log beside the damaged one, then move that aside and the new one to its place."""
+    _check_nobody_writes(home)
+    beside = log.with_name(f"{log.name}.salvaged")
+    _remove_database(beside)
+    try:
+        saved = salvage(log, beside)
+        moved = _aside(log, f"damaged-{at}", _SIDE_FILES)
+        beside.rename(log)
+        sync(log.parent)
+    except OSError as error:
+        raise MachineError(f"cannot write {beside}: {error.strerror}", NOTHING_LOST) from error
+    finally:
+        _remove_database(beside)
+    lost = f"{saved.lost:,} are lost" + (f", and {saved.unplaced:,} blocks of unknown topics" if saved.unplaced else "")
+    return f"saved {saved.records:,} records of {', '.join(saved.topics)}; {lost}; {moved}"
+
+
+def _remove_database(path: Path) -> None:
+    for end in _SIDE_FILES:
+        path.with_name(f"{path.name}{end}").unlink(missing_ok=True)
 
 
 def _check_nobody_writes(home: Locations) -> None:

@@ -79,7 +79,7 @@ def _replay(
     if unfinished is not None:
         with suppress(CorruptError):  # only Spark can tell whether state is damaged: then the replay starts again
             return _fill(console, store, pipeline, home, how, lease, told, unfinished, resend)
-    writers = writers_of(pipeline, str(home.log.absolute()))
+    writers = writers_of(pipeline, home.log, home.checkpoint)
     least = max([newest_checkpoint(home), *(writer.newest() for writer in writers.values())]) + 1
     generation = store.begin_generation(pipeline.name, shapes_of(pipeline), least)
     mode = _mode(home, generation)
@@ -154,7 +154,7 @@ def roll_back(pipeline: Pipeline, home: Locations) -> str:
 
 
 def _serve_sinks(pipeline: Pipeline, home: Locations, generation: int) -> None:
-    for writer in writers_of(pipeline, str(home.log.absolute()), generation).values():
+    for writer in writers_of(pipeline, home.log, home.generation(generation), generation).values():
         writer.serve()
 
 
@@ -193,7 +193,7 @@ def _unfinished(store: Store, pipeline: Pipeline, home: Locations, shards: int |
             return None
         if damage_of(checkpoint) is not None or not checkpoint.is_of(compile(pipeline), shards):
             return None
-        writers = writers_of(pipeline, str(home.log.absolute()), each.number, staged=True)
+        writers = writers_of(pipeline, home.log, checkpoint.folder, each.number, staged=True)
         try:
             parts = parts_of(pipeline, home, store, each.number, writers)
         except (CorruptError, ConflictError):  # a sink of that generation is damaged

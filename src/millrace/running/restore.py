@@ -142,7 +142,7 @@ def _replace(project: Project, manifest: Manifest, places: list[_Place]) -> Path
                 names = {path.name for path in place.stage.iterdir()} if place.stage.is_dir() else set()
                 present = [path for name in sorted(names) if (path := project.folder / name).exists()]
                 letters = project.letters()
-                for path in {*present, *_checkpoint_folders(project), *project.boundaries()} - {*letters}:
+                for path in {*present, *_checkpoint_folders(project), *project.beside_checkpoints()} - {*letters}:
                     _move(path, aside / CHECKPOINTS / path.name)
                 for path in letters:
                     _move_database(path, aside / CHECKPOINTS / path.name, held)

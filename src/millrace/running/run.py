@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ from millrace.running.ending import told_to_end
 from millrace.running.health import Health
 from millrace.running.lease import Lease
 from millrace.running.preflight import check_agreement, check_answers, serving
+from millrace.running.savepoint import check_savepoint, started_from
 from millrace.running.settings import Locations, StreamOptions
 from millrace.running.shown import RunDisplay
 from millrace.running.status import note
@@ -41,23 +43,38 @@ Listener = Callable[[BatchProgress, Mapping[str, pa.Table]], None]
 """Called after each micro-batch with its progress and its answers."""
 
 
-def run_stream(console: Console, pipeline: Pipeline, home: Locations, how: StreamOptions, as_json: bool = False) -> str:
-    """Run in micro-batches until the stream ends or a signal stops it; returns the outcome in a line."""
-    check_stream(pipeline, home, how)
+def run_stream(
+    console: Console,
+    pipeline: Pipeline,
+    home: Locations,
+    how: StreamOptions,
+    as_json: bool = False,
+    savepoint: Path | None = None,
+) -> str:
+    """Run in micro-batches until the stream ends or a signal stops it; returns the outcome in a line.
+
+    With a savepoint, the run starts a new checkpoint from it; a run that is refused leaves none.
+    """
+    check_stream(pipeline, home, how, savepoint)
     shown = RunDisplay(console, pipeline.name, as_json, lag_of(pipeline, home))
     lease = Lease(pipeline.name, home.master)
-    with told_to_end() as told, closing(open_store(home.store)) as store, lease, shown:
-        pipeline = typed(pipeline, home, lease)
-        generation = check_agreement(pipeline, home, store)
-        with store.claim(pipeline.name, generation) if pipeline.views else nullcontext():
+    with told_to_end() as told, closing(open_store(home.store)) as store, lease, shown, ExitStack() as held:
+        with started_from(savepoint, home, serving(store, pipeline.name)):
+            pipeline = typed(pipeline, home, lease)
+            generation = check_agreement(pipeline, home, store)
+            if pipeline.views:
+                held.enter_context(store.claim(pipeline.name, generation))
             views = KeptViews(store, pipeline, generation, home.boundary)
-            ended = follow(pipeline, home, generation, views, how, lease, shown.batch, told)
+            run = start_stream(pipeline, home, generation, views, how, lease, shown.batch)
+        ended = until_told(run, told)
     return f"{'caught up' if ended else 'stopped'}: {shown.summary()}"
 
 
-def check_stream(pipeline: Pipeline, home: Locations, how: StreamOptions) -> None:
+def check_stream(pipeline: Pipeline, home: Locations, how: StreamOptions, savepoint: Path | None) -> None:
     """Refuse mistakes that can be detected before Spark is started, which takes seconds."""
     check_answers(pipeline)
+    if savepoint is not None:
+        check_savepoint(savepoint)
     check_places(pipeline, {}, home.log)
     parse_guarantee(how.guarantee)
     parse_positive(how.latency, "latency")
@@ -129,8 +146,12 @@ def follow(
     replays: bool = False,
     silent: Collection[str] = (),
 ) -> bool:
-    """Run a stream until it ends (True), or until a signal stops it after the current micro-batch (False)."""
-    run = start_stream(pipeline, home, generation, views, how, lease, on_batch, replays, silent)
+    """Start a stream; then as `until_told`."""
+    return until_told(start_stream(pipeline, home, generation, views, how, lease, on_batch, replays, silent), told)
+
+
+def until_told(run: "StreamRun", told: Sequence[int]) -> bool:
+    """Wait until a stream ends (True), or until a signal stops it after the current micro-batch (False)."""
     try:
         while not told:
             if run.wait(0.2):

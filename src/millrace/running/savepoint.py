@@ -7,16 +7,19 @@ committed is run again.
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from millrace.eventlog.room import why_no_room
 from millrace.eventlog.sealed import unsealed
-from millrace.model.errors import NOTHING_LOST, ConflictError, CorruptError, MachineError, NotFoundError
+from millrace.model.connectors import Commit
+from millrace.model.errors import AGAIN, NOTHING_LOST, ConflictError, CorruptError, MachineError, NotFoundError
 from millrace.running.settings import Locations
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.damage import damage_of
-from millrace.spark.history import check_format
+from millrace.spark.history import VIEWS, check_format
+from millrace.spark.sent import Sent
 from millrace.spark.trouble import by_number
 
 _ORDER = (
@@ -40,10 +43,13 @@ def save(checkpoint: Path, to: Path) -> None:
 
 
 def start_from(savepoint: Path, home: Locations, generation: int = 1) -> None:
-    """Create a checkpoint from a savepoint. Refuses a savepoint of another generation than the served one."""
+    """Create a checkpoint from a savepoint. Refuses a savepoint of another generation than the served one.
+
+    In another place than that of the checkpoint, nothing tells what functions and custom sinks have received since
+    then: they are taken to be as they were at the savepoint, as the user says by starting from it.
+    """
     checkpoint = home.generation(generation)
-    if not (savepoint / "millrace.json").exists():
-        raise NotFoundError(f"{savepoint} is not a savepoint", "make one: millrace savepoint FILE")
+    check_savepoint(savepoint)
     _check(savepoint)
     known = unsealed((savepoint / "millrace.json").read_bytes())
     check_format(known, savepoint)
@@ -51,12 +57,48 @@ def start_from(savepoint: Path, home: Locations, generation: int = 1) -> None:
     if filled != generation:
         raise ConflictError(
             f"savepoint {savepoint} belongs to generation {filled} of the views, but generation {generation} is served",
-            f"compute it again from the log: {home.command('replay')}",
+            AGAIN,
         )
     taken = ConflictError(
         f"the checkpoint {checkpoint} exists already", "choose another with --checkpoint, or remove it"
     )
     _copy(savepoint, checkpoint, taken)
+    _begin_sent(checkpoint)
+
+
+def check_savepoint(savepoint: Path) -> None:
+    """Refuse a folder that is not a savepoint."""
+    if not (savepoint / "millrace.json").exists():
+        raise NotFoundError(f"{savepoint} is not a savepoint", "make one: millrace savepoint FILE")
+
+
+def _begin_sent(checkpoint: Path) -> None:
+    history, sent = Checkpoint(checkpoint).history(), Sent.beside(checkpoint)
+    if history is None or history.done < 0 or sent.exists():
+        return
+    about = unsealed((checkpoint / "millrace.json").read_bytes())
+    commit = Commit(about["pipeline"], history.id, history.done, history.digests[history.done])
+    for output, first in history.outputs.items():
+        if output != VIEWS and first <= history.done:
+            sent.note(output, commit)
+
+
+@contextmanager
+def started_from(savepoint: Path | None, home: Locations, generation: int) -> Iterator[None]:
+    """Create a checkpoint from a savepoint, if given, and remove it again if the block, which starts a run, fails."""
+    if savepoint is None:
+        yield
+        return
+    checkpoint = home.generation(generation)
+    had_sent = Sent.beside(checkpoint).exists()
+    start_from(savepoint, home, generation)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        if not had_sent:
+            Sent.beside(checkpoint).remove()
+        raise
 
 
 def copy_checkpoint(source: Path, to: Path, more: Sequence[str] = (), links: bool = False) -> None:
@@ -85,10 +127,11 @@ def _copy(source: Path, to: Path, taken: ConflictError) -> None:
         beside.rename(to)
     except OSError as error:  # shutil.Error is one, too, without a number
         full = why_no_room(beside)
-        shutil.rmtree(beside, ignore_errors=True)
         if full is not None:
             raise by_number(full, to) from error
         raise MachineError(f"cannot copy {source} to {to}: {reason_of(error)}", NOTHING_LOST) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def _copy_files(source: Path, to: Path, names: Sequence[str], links: bool) -> None:

@@ -1,13 +1,14 @@
 """The settings of a run; `millrace run` and `Pipeline.run` share their names and defaults."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from millrace.eventlog.topics import DEFAULT_LOG
 from millrace.model.duration import Duration
-from millrace.model.errors import PipelineError, shown, unknown
+from millrace.model.errors import FILE, MillraceError, PipelineError, shown, unknown
 
 MODES = ("micro-batch", "batch")
 LAYERS = ("speed", "batch")
@@ -25,12 +26,20 @@ class Locations:
     checkpoint: Path
     """The checkpoint of the first generation; replays create theirs beside it."""
     master: str = _MASTER
-    arguments: str = "FILE"
+    arguments: str = FILE
     """The arguments of a command about the pipeline: its file, and the options that name these locations."""
 
     def command(self, name: str) -> str:
         """A command about the pipeline, to be typed as it is."""
         return f"millrace {name} {self.arguments}"
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Fill in these arguments in the advice of errors from other packages, which know the pipeline as FILE."""
+        try:
+            yield
+        except MillraceError as error:
+            raise error.naming(self.arguments) from error.__cause__
 
     @property
     def boundary(self) -> Path:
@@ -97,7 +106,7 @@ class Settings:
             if field.name in unused and getattr(self, field.name) != field.default:
                 raise PipelineError(f"{field.name} has no effect with {once} batch; leave it out")
 
-    def home(self, pipeline: str, called: Sequence[str] = ("FILE",)) -> Locations:
+    def home(self, pipeline: str, called: Sequence[str] = (FILE,)) -> Locations:
         """The locations of a pipeline with this name; `called` are the arguments that name it in a command."""
         checkpoint = Path(".millrace", pipeline) if self.checkpoint is None else Path(self.checkpoint)
         arguments = list(called)

@@ -21,7 +21,7 @@ from millrace.running.run import (
     start_stream,
     typed,
 )
-from millrace.running.savepoint import start_from
+from millrace.running.savepoint import started_from
 from millrace.running.settings import Locations, Settings
 from millrace.running.views import KeptViews
 from millrace.spark.outputs import check_places
@@ -44,40 +44,48 @@ def start(pipeline: Pipeline, settings: Settings, spark: "SparkSession | None" =
     named = settings.home(pipeline.name)
     # The program may change its working folder while the run goes on.
     home = replace(named, log=named.log.absolute(), checkpoint=named.checkpoint.absolute())
+    with home.named():
+        return _start(pipeline, home, settings, spark)
+
+
+def _start(pipeline: Pipeline, home: Locations, settings: Settings, spark: "SparkSession | None") -> Run:
+    savepoint = None if settings.from_savepoint is None else Path(settings.from_savepoint)
     if settings.layer == "batch":
         check_layers(pipeline)
     elif settings.mode == "batch":
         check_places(pipeline, {}, home.log)
     else:
-        check_stream(pipeline, home, settings.how)
+        check_stream(pipeline, home, settings.how, savepoint)
     if spark is None:
         check_unclaimed()
     with ExitStack() as held:
         lease = held.enter_context(Lease(pipeline.name, home.master, spark))
         store = held.enter_context(closing(open_store(home.store)))
-        pipeline = typed(pipeline, home, lease)
-        if settings.layer == "batch":
-            run = _layer(pipeline, home, lease, held)
-        elif settings.mode == "batch":
-            run = _batch(pipeline, home, settings, store, lease, held)
-        else:
-            run = _stream(pipeline, home, settings, store, lease, held)
+        with started_from(savepoint, home, serving(store, pipeline.name)):
+            pipeline = typed(pipeline, home, lease)
+            if settings.layer == "batch":
+                run = _layer(pipeline, home, lease, held)
+            elif settings.mode == "batch":
+                run = _batch(pipeline, home, settings, store, lease, held)
+            else:
+                run = _stream(pipeline, home, settings, store, lease, held)
     return run
 
 
 class _Streaming:
     """The work of a stream."""
 
-    def __init__(self, stream: "StreamRun", run: Run, ends: bool) -> None:
+    def __init__(self, stream: "StreamRun", run: Run, home: Locations, ends: bool) -> None:
         """`ends` is True if the stream ends by itself."""
-        self._stream, self._run, self._ends = stream, run, ends
+        self._stream, self._run, self._home, self._ends = stream, run, home, ends
         self._began = time.monotonic()
 
     def finish(self) -> str:
-        while not self._stream.wait(_LOOK_EVERY):
-            if not self._ends and not threading.main_thread().is_alive():  # the interpreter is exiting
-                self._stream.stop()
-                break
+        with self._home.named():
+            while not self._stream.wait(_LOOK_EVERY):
+                if not self._ends and not threading.main_thread().is_alive():  # the interpreter is exiting
+                    self._stream.stop()
+                    break
         how = "stopped" if self._stream.is_stopped else "caught up" if self._ends else "ended"
         return f"{how}: {self._run.totals.summary(time.monotonic() - self._began)}"
 
@@ -88,12 +96,13 @@ class _Streaming:
 class _Once:
     """Work that runs once and can be cancelled."""
 
-    def __init__(self, work: Callable[[Sequence[int]], str]) -> None:
-        self._work = work
+    def __init__(self, home: Locations, work: Callable[[Sequence[int]], str]) -> None:
+        self._home, self._work = home, work
         self._told: list[int] = []
 
     def finish(self) -> str:
-        return self._work(self._told)
+        with self._home.named():
+            return self._work(self._told)
 
     def stop(self, patience: float) -> None:
         self._told.append(1)
@@ -102,15 +111,13 @@ class _Once:
 def _stream(
     pipeline: Pipeline, home: Locations, settings: Settings, store: Store, lease: Lease, held: ExitStack
 ) -> Run:
-    if settings.from_savepoint is not None:
-        start_from(Path(settings.from_savepoint), home, serving(store, pipeline.name))
     generation = check_agreement(pipeline, home, store)
     if pipeline.views:
         held.enter_context(store.claim(pipeline.name, generation))
     views = KeptViews(store, pipeline, generation, home.boundary)
     run = Run(pipeline.name, lag_of(pipeline, home))
     stream = start_stream(pipeline, home, generation, views, settings.how, lease, run.on_batch)
-    run.begin(_Streaming(stream, run, settings.until_caught_up), held.pop_all())
+    run.begin(_Streaming(stream, run, home, settings.until_caught_up), held.pop_all())
     return run
 
 
@@ -124,12 +131,12 @@ def _batch(pipeline: Pipeline, home: Locations, settings: Settings, store: Store
             run.on_batch(found.progress(0, {}), found.answers)
         return batch_summary(found, time.monotonic() - began)
 
-    run.begin(_Once(work), held.pop_all())
+    run.begin(_Once(home, work), held.pop_all())
     return run
 
 
 def _layer(pipeline: Pipeline, home: Locations, lease: Lease, held: ExitStack) -> Run:
     run = Run(pipeline.name)
     lease.session(home.checkpoint / "batch.log")
-    run.begin(_Once(lambda told: compute_batch_layer(pipeline, home, lease, told)), held.pop_all())
+    run.begin(_Once(home, lambda told: compute_batch_layer(pipeline, home, lease, told)), held.pop_all())
     return run

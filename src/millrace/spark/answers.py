@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import refuse
+from millrace.model.plain import to_json
 from millrace.model.query import Query
 from millrace.model.schema import UNKNOWN, Column, Schema
 from millrace.model.stream import Stream
@@ -52,3 +53,8 @@ def answers(query: Query, said: pa.Table) -> pa.Table:
     columns += [said["diff"], timings, said["index"], said["last"]]
     schema = arrow_schema(schema_of(query))
     return pa.table([column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)
+
+
+def json_lines(answers: pa.Table) -> list[str]:
+    """Each row as a JSON object."""
+    return [to_json(row) for row in answers.to_pylist()]

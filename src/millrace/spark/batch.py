@@ -54,7 +54,7 @@ def run(
 ) -> Gathered:
     """Compute a pipeline once; the answers replace the rows of its views and sinks. Topics append them."""
     pipeline = settled(spark, pipeline)
-    writers = writers_of(pipeline, str(Path(log).absolute()))
+    writers = writers_of(pipeline, log, None)
     gathered = collect(
         spark, pipeline, log=log, lookups=lookups, scripts=scripts, fuse=fuse, shards=shards, on_tasks=on_tasks
     )

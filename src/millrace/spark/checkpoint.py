@@ -21,6 +21,7 @@ from millrace.model.errors import AGAIN, NOTHING_LOST, ConflictError, CorruptErr
 from millrace.model.explain import flow_as_text
 from millrace.plan.plan import OutputKind, Plan, Stage
 from millrace.spark.history import FORMAT, VIEWS, History, check_format, history_of
+from millrace.spark.logged import discard_unusable
 
 FUSED = "fused"
 """The name under which the sources of all fused outputs are journaled."""
@@ -72,7 +73,10 @@ class Checkpoint:
         return self.folder / "timers"
 
     def open(self, plan: Plan, labels: tuple[int, ...], generation: int = 1) -> "Opened":
-        """Resume from this checkpoint, or create it for a generation. Refuses a plan that cannot resume from it."""
+        """Resume from this checkpoint, or create it for a generation. Refuses a plan that cannot resume from it.
+
+        Files that a power cut left damaged, and that Spark writes again, are removed.
+        """
         fingerprint = plan.fingerprint()
         about = {
             "pipeline": plan.pipeline,
@@ -99,6 +103,7 @@ class Checkpoint:
         first = 0 if history is None else history.done + 1
         outputs = {**dict.fromkeys(outputs_of(plan), first), **known["outputs"]}
         self._write({**known, **kept, "outputs": outputs, "left": left})
+        discard_unusable(self.spark)
         self._relocate()
         return Opened(tuple(known["labels"]), known["id"])
 

@@ -6,11 +6,7 @@ the views would keep rows of the old one, and sinks would receive everything twi
 """
 
 import hashlib
-import re
-import struct
 import time
-import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +16,17 @@ from millrace.sources.skipped import FILE as SKIPPED
 from millrace.sources.skipped import read_skipped
 from millrace.spark.checkpoint import FUSED, Checkpoint, journal_of, state_schemas
 from millrace.spark.history import FORMAT
+from millrace.spark.logfiles import (
+    DamageError,
+    batches_in,
+    is_whole,
+    json_lines,
+    json_object,
+    positions_in,
+    read_bytes,
+    sealed_object,
+)
+from millrace.spark.logged import batches_of
 from millrace.spark.trouble import machine_trouble
 from millrace.spark.writers import begun_batch
 
@@ -27,14 +34,6 @@ _LATEST = 2
 """The number of the latest batches whose offsets Spark reads when it starts."""
 _PATIENCE = 5.0
 """The seconds for which state is searched for the damaged file."""
-_CRC_HEADER = struct.Struct(">4sI")
-_VERSION = re.compile(r"v\d+")
-
-
-class _DamageError(Exception):
-    def __init__(self, file: Path, why: str) -> None:
-        super().__init__(file, why)
-        self.file, self.why = file, why
 
 
 def damage_of(checkpoint: Checkpoint) -> CorruptError | None:
@@ -44,7 +43,7 @@ def damage_of(checkpoint: Checkpoint) -> CorruptError | None:
     """
     try:
         _check(checkpoint)
-    except _DamageError as found:
+    except DamageError as found:
         file = found.file.relative_to(checkpoint.folder)
         return damaged(checkpoint, f"{file} {found.why}")
     except OSError as error:
@@ -64,7 +63,7 @@ def damaged_state(checkpoint: Checkpoint) -> CorruptError | None:
         file = sums.with_name(sums.name[1 : -len(".crc")])
         if file.suffix == ".tmp":  # a writer was killed before it renamed the file
             continue
-        if not file.exists() or not _is_whole(file):
+        if not file.exists() or not is_whole(file):
             why = "is damaged" if file.exists() else "is missing"
             return damaged(checkpoint, f"{file.relative_to(checkpoint.folder)} {why}")
         if time.monotonic() > deadline:
@@ -82,20 +81,20 @@ def _check(checkpoint: Checkpoint) -> None:
     if known is None or known["format"] != FORMAT:  # opening the checkpoint refuses another format
         return
     _check_skipped(checkpoint)
-    offsets, commits = (_batches(checkpoint.spark / name) for name in ("offsets", "commits"))
-    last, done = max(offsets, default=-1), max(commits, default=-1)
+    logged = batches_of(checkpoint.spark)
+    last, done = max(logged.planned, default=-1), max(logged.committed, default=-1)
     delivered = max(done, _delivered(checkpoint))
     if delivered > last:
-        raise _DamageError(checkpoint.offsets(delivered), "is missing")
+        file = checkpoint.offsets(delivered)
+        raise DamageError(file, "is damaged" if file.exists() else "is missing")
     if done >= 0:
-        _json_lines(checkpoint.commits(done))
         _check_state(checkpoint)
     if last >= 0 or (checkpoint.spark / "metadata").exists():
         _check_metadata(checkpoint.spark / "metadata")
     for batch in range(max(last - _LATEST + 1, 0), last + 1):
-        if batch not in offsets:
-            raise _DamageError(checkpoint.offsets(batch), "is missing")
-        positions = _positions(checkpoint.offsets(batch))
+        if batch not in logged.planned:
+            raise DamageError(checkpoint.offsets(batch), "is missing")
+        positions = positions_in(checkpoint.offsets(batch))
         if batch == last:
             _check_journals(checkpoint, known["spark_sources"], positions)
             _check_begun(checkpoint.begun, last)
@@ -109,14 +108,14 @@ def _known(checkpoint: Checkpoint) -> dict[str, Any] | None:
     if not file.exists():
         later = ("spark", "sources", "tables", "begun", "status.json")
         if any((checkpoint.folder / name).exists() for name in later):
-            raise _DamageError(file, "is missing")
+            raise DamageError(file, "is missing")
         return None
-    known = _sealed(file)
+    known = sealed_object(file)
     shape = {"format": int, "id": str, "labels": list, "pipeline": str, "spark_sources": list, "stages": dict,
              "words": dict, "left": list, "generation": int, "outputs": dict}  # fmt: skip
     is_older = isinstance(known.get("format"), int) and known["format"] != FORMAT
     if not is_older and any(not isinstance(known.get(name), kind) for name, kind in shape.items()):
-        raise _DamageError(file, "does not describe a checkpoint")
+        raise DamageError(file, "does not describe a checkpoint")
     return known
 
 
@@ -130,33 +129,33 @@ def _delivered(checkpoint: Checkpoint) -> int:
 
 
 def _check_metadata(file: Path) -> None:
-    about = _sealed(file)
-    if not isinstance(about.get("id"), str) or not _is_whole(file):
-        raise _DamageError(file, "is damaged")
+    about = sealed_object(file)
+    if not isinstance(about.get("id"), str) or not is_whole(file):
+        raise DamageError(file, "is damaged")
 
 
 def _check_state(checkpoint: Checkpoint) -> None:
     operators = list((checkpoint.spark / "state").glob("*"))
     if not operators:
-        raise _DamageError(checkpoint.spark / "state", "is missing")
+        raise DamageError(checkpoint.spark / "state", "is missing")
     for operator in operators:
         described = operator / "_metadata" / "v2"
-        if batches := _batches(described):
+        if batches := batches_in(described):
             last = described / str(max(batches))
             try:
-                schemas = state_schemas(operator, _json_lines(last)[-1])
+                schemas = state_schemas(operator, json_lines(last)[-1])
             except (KeyError, TypeError):
-                raise _DamageError(last, "does not describe state") from None
+                raise DamageError(last, "does not describe state") from None
             for schema in schemas:
-                if not schema.exists() or not _is_whole(schema):
-                    raise _DamageError(schema, "is damaged" if schema.exists() else "is missing")
+                if not schema.exists() or not is_whole(schema):
+                    raise DamageError(schema, "is damaged" if schema.exists() else "is missing")
 
 
 def _check_skipped(checkpoint: Checkpoint) -> None:
     try:
         read_skipped(checkpoint.folder)
     except ValueError:
-        raise _DamageError(checkpoint.folder / SKIPPED, "is damaged") from None
+        raise DamageError(checkpoint.folder / SKIPPED, "is damaged") from None
 
 
 def _check_begun(file: Path, last: int) -> None:
@@ -165,9 +164,9 @@ def _check_begun(file: Path, last: int) -> None:
     try:
         begun = begun_batch(file)
     except ValueError:
-        raise _DamageError(file, "is damaged") from None
+        raise DamageError(file, "is damaged") from None
     if begun > last:
-        raise _DamageError(file, f"names batch {begun}, but the last batch is {last}")
+        raise DamageError(file, f"names batch {begun}, but the last batch is {last}")
 
 
 def _check_journals(checkpoint: Checkpoint, spark_sources: list[str], positions: list[dict[str, Any]]) -> None:
@@ -186,98 +185,32 @@ def _check_journals(checkpoint: Checkpoint, spark_sources: list[str], positions:
 
 def _check_feed(journals: list[Path]) -> None:
     for file in _existing(journals):
-        content = _sealed(file)
+        content = sealed_object(file)
         if "topic" not in content or not isinstance(content.get("start"), list):
-            raise _DamageError(file, "does not describe a topic")
+            raise DamageError(file, "does not describe a topic")
 
 
 def _check_files(journals: list[Path], position: int) -> None:
     for file in _existing(journals):
-        data = _read(file)
+        data = read_bytes(file)
         whole = data[: data.rfind(b"\n") + 1].splitlines()  # a crash may have cut off a last line, which was not used
         for line in whole:
-            if not {"name", "size"} <= set(_object(file, line)):
-                raise _DamageError(file, "does not list files")
+            if not {"name", "size"} <= set(json_object(file, line)):
+                raise DamageError(file, "does not list files")
         if len(whole) < position:
-            raise _DamageError(file, f"lists {len(whole)} files, but {position} were read")
+            raise DamageError(file, f"lists {len(whole)} files, but {position} were read")
 
 
 def _existing(journals: list[Path]) -> list[Path]:
     """The journals that exist; native stages that read a source have one each. Refuses if none exists."""
     found = [file for file in journals if file.exists()]
     if not found:
-        raise _DamageError(journals[0], "is missing")
+        raise DamageError(journals[0], "is missing")
     return found
 
 
 def _check_tables(checkpoint: Checkpoint, positions: list[dict[str, Any]]) -> None:
     for name in {name for offset in positions for name in offset.get("tables", {}).values()}:
         file = checkpoint.folder / "tables" / name
-        if hashlib.sha256(_read(file)).hexdigest()[:16] != file.stem.partition("-")[2]:
-            raise _DamageError(file, "is damaged")
-
-
-def _positions(file: Path) -> list[dict[str, Any]]:
-    """The offset of each Spark source, from the file in which Spark logged it."""
-    _, *positions = _json_lines(file)
-    for each in positions:
-        if "now" not in each or not isinstance(each.get("at"), dict) or not isinstance(each.get("tables", {}), dict):
-            raise _DamageError(file, "holds no offsets of Millrace")
-    if not positions:
-        raise _DamageError(file, "holds no offsets of Millrace")
-    return positions
-
-
-def _json_lines(file: Path) -> list[dict[str, Any]]:
-    """The objects in a file of Spark: a line with the version of its format, then one JSON object on each line."""
-    text = _read(file)
-    version, *lines = text.decode(errors="replace").splitlines() or [""]
-    if not _VERSION.fullmatch(version) or not lines or not _is_whole(file):
-        raise _DamageError(file, "is damaged")
-    return [_object(file, line) for line in lines]
-
-
-def _sealed(file: Path) -> dict[str, Any]:
-    return _object(file, _read(file))
-
-
-def _object(file: Path, text: str | bytes) -> dict[str, Any]:
-    try:
-        return unsealed(text)
-    except ValueError:
-        raise _DamageError(file, "is damaged") from None
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except FileNotFoundError:
-        raise _DamageError(file, "is missing") from None
-    except IsADirectoryError:
-        raise _DamageError(file, "is a folder") from None
-
-
-def _batches(folder: Path) -> set[int]:
-    """The batches that a folder of Spark has a file for."""
-    return {int(path.name) for path in folder.glob("*") if path.name.isdigit()}
-
-
-def _is_whole(file: Path) -> bool:
-    """Whether a file has the checksums that Hadoop stored beside it; True if it stored none."""
-    try:
-        sums = file.with_name(f".{file.name}.crc").read_bytes()
-    except FileNotFoundError:
-        return True
-    if len(sums) < _CRC_HEADER.size:  # Hadoop ignores a file of checksums without a header, too
-        return True
-    magic, step = _CRC_HEADER.unpack_from(sums)
-    if magic != b"crc\0" or not step:
-        return True
-    expected = struct.iter_unpack(">I", sums[_CRC_HEADER.size : len(sums) // 4 * 4])
-    return list(_sums(file, step)) == [each for (each,) in expected]
-
-
-def _sums(file: Path, step: int) -> Iterator[int]:
-    with file.open("rb") as opened:
-        while piece := opened.read(step):
-            yield zlib.crc32(piece)
+        if hashlib.sha256(read_bytes(file)).hexdigest()[:16] != file.stem.partition("-")[2]:
+            raise DamageError(file, "is damaged")

@@ -12,6 +12,7 @@ from millrace.eventlog.sealed import unsealed
 from millrace.model.errors import AGAIN, ConflictError, CorruptError
 from millrace.sources.skipped import FILE as SKIPPED
 from millrace.sources.skipped import Skipped, read_skipped
+from millrace.spark.logged import batches_of
 
 FORMAT = 5
 """The format of checkpoints. Since 5 a checkpoint knows its generation and since when it writes each output."""
@@ -86,8 +87,8 @@ def history_of(folder: Path, spark: Path) -> History | None:
         content = unsealed(about.read_bytes())
         check_format(content, folder)
         id, outputs, generation = str(content["id"]), dict(content["outputs"]), int(content["generation"])
-    planned = _batches(spark / "offsets")[-2:]
-    committed = max(_batches(spark / "commits"), default=-1)
+    logged = batches_of(spark)
+    planned, committed = logged.planned[-2:], max(logged.committed, default=-1)
     offsets = {batch: spark / "offsets" / str(batch) for batch in planned}
     read: dict[int, tuple[TopicRead, ...]] = {}
     for batch, path in offsets.items():
@@ -122,10 +123,6 @@ def _since(read: TopicRead, before: tuple[TopicRead, ...], begun: tuple[TopicRea
     found = [each for each in before if each.uid == read.uid] or [each for each in begun if each.uid == read.uid]
     same = [each.offsets for each in found if len(each.offsets) == len(read.offsets)]
     return tuple(map(min, zip(*same, strict=True))) if same else read.offsets
-
-
-def _batches(folder: Path) -> list[int]:
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
 
 
 def _read(offsets: Path) -> list[TopicRead]:

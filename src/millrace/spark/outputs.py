@@ -13,16 +13,24 @@ from millrace.plan.compile import sink_id, view_id
 from millrace.sources.files import folder_of
 from millrace.sources.memory import MemoryScript
 from millrace.spark.answers import schema_of
+from millrace.spark.sent import Sent
 from millrace.spark.sinks import writer_of
 from millrace.spark.snapshots import tables_of
 from millrace.spark.writers import Writer
 
 
-def writers_of(pipeline: Pipeline, log: str, generation: int = 1, staged: bool = False) -> dict[str, Writer]:
-    """The writer of each sink, by id; `staged` writers fill a generation that is served later."""
+def writers_of(
+    pipeline: Pipeline, log: str | Path, checkpoint: Path | None, generation: int = 1, staged: bool = False
+) -> dict[str, Writer]:
+    """The writer of each sink, by id; `staged` writers fill a generation that is served later.
+
+    `checkpoint` is that of the generation; None for a batch, which makes no commits.
+    """
+    path, name, sent = str(Path(log).absolute()), pipeline.name, Sent.beside(checkpoint)
+    ids = {sink_id(each.sink): each for each in pipeline.sinks}
     return {
-        sink_id(each.sink): writer_of(each.sink, schema_of(each.of), log, pipeline.name, generation, staged)
-        for each in pipeline.sinks
+        id: writer_of(each.sink, id, schema_of(each.of), path, name, sent, generation, staged)
+        for id, each in ids.items()
     }
 
 

@@ -185,7 +185,7 @@ class StreamRun:
             yield partial(self._write_to, writer, name)
 
     def _write_to(self, writer: Writer, output: str, answers: Answers, commit: Commit, once: bool) -> None:
-        if output in self._written and writer.stores_commits and writer.last() is None:
+        if output in self._written and writer.last() is None:
             raise ConflictError(f"{output} was lost while the pipeline ran", AGAIN)
         writer.write(answers[output].slice(0, 0) if output in self._silent else answers[output], commit, once)
         self._written.add(output)
@@ -249,7 +249,7 @@ def start(
             plan, opened.labels, str(kept.folder), str(Path(log).absolute()), pipeline.name if reports else None,
             parse_positive(latency, "latency"), given, lookups or {},
         )  # fmt: skip
-        writers = writers_of(pipeline, job.log, generation, staged)
+        writers = writers_of(pipeline, log, kept.folder, generation, staged)
         letters = LetterWriter(box_of(kept.folder.parent, pipeline.name), plan, log, opened.id, kept.folder)
         delivery = Delivery(pipeline.name, opened.id, promised, kept.begun)
         run = StreamRun(pipeline, plan, kept, delivery, views, writers, letters, on_batch, silent, staged)

@@ -4,10 +4,14 @@ import errno
 import os
 import sqlite3
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import duckdb
 
-from millrace.model.errors import NOTHING_LOST, MachineError
+from millrace.eventlog.room import why_no_room
+from millrace.model.errors import NOTHING_LOST, CorruptError, MachineError
 
 _DISK = "nothing was lost: make room, and run again"
 _RIGHTS = "nothing was lost: change who may read and write it, and run again"
@@ -78,3 +82,29 @@ def _number(error: BaseException) -> int | None:
         full = isinstance(error, postgresql.errors.DiskFull)
         return errno.ENOSPC if full else errno.ECONNREFUSED
     return None
+
+
+@contextmanager
+def clear(what: str, path: Path) -> Iterator[None]:
+    """Raise system and SQLite errors as errors with advice."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise CorruptError(
+                f"{path} is damaged, or no database of SQLite",
+                "move it aside: millrace repair FILE --yes; then compute it again: millrace replay FILE",
+            ) from error
+        if not isinstance(error, sqlite3.OperationalError):
+            raise
+        raise _machine_error(what, path, error) from error
+    except OSError as error:
+        raise _machine_error(what, path, error) from error
+
+
+def _machine_error(what: str, path: Path, error: OSError | sqlite3.Error) -> MachineError:
+    full = why_no_room(path)
+    if full is not None:
+        return by_number(full, path)
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return MachineError(f"{what}: {said}", NOTHING_LOST)

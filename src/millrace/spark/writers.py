@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -42,11 +42,11 @@ def parse_guarantee(text: str) -> Guarantee:
 class Writer(Protocol):
     """Writes answers to one sink."""
 
-    stores_commits: ClassVar[bool]
-    """Whether the sink stores the last commit; a function does not."""
-
     def last(self) -> Commit | None:
-        """The last commit that the sink stores; None if it stores none."""
+        """The last commit that was stored, in the sink or beside the checkpoint; None if there is none."""
+
+    def lost(self) -> str | None:
+        """What is missing of the answers up to the last commit, in words; None if nothing is known to be missing."""
 
     def write(self, answers: pa.Table, commit: Commit, once: bool) -> None:
         """Write the answers of a micro-batch together with the commit; if `once`, unless that is stored already.

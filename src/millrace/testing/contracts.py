@@ -106,7 +106,8 @@ def check_sink(
     """Check that commits are atomic and idempotent, at whatever line of the sink the process is killed.
 
     `make` opens the sink anew, `stored` returns all rows that it holds, in any order. The check writes `rows` several
-    times. It forks, and kills the child with SIGKILL at each line of Python that `write` runs, one after the other.
+    times. It forks, and kills the child with SIGKILL at each line of Python that `write` runs, one after the other. A
+    sink that defines `last` must return each commit that was written.
     """
     make()
     before = _sorted(stored())
@@ -115,6 +116,12 @@ def check_sink(
     def written(commit: Commit) -> None:
         make().write(rows, commit)
 
+    def check_last(commit: Commit) -> None:
+        sink = make()
+        if type(sink).last is not CustomSink.last:
+            told = sink.last(commit.pipeline, commit.checkpoint)
+            assert told == commit, f"after write() of {commit}, last() must return it, not {told}"
+
     one, other = Commit("check", "a", 0), Commit("check", "b", 0)
     for commit in (one, other):
         written(commit)
@@ -122,6 +129,7 @@ def check_sink(
         assert _sorted(stored()) == _sorted(expected), f"write() of {commit} must store its rows"
         written(commit)
         assert _sorted(stored()) == _sorted(expected), f"a second write() of {commit} must change nothing"
+        check_last(commit)
     for line in range(1, _MOST_KILLS):
         commit = Commit("check", "a", line)
         ended = _killed_at(line, lambda commit=commit: written(commit))  # type: ignore[misc]
@@ -131,6 +139,7 @@ def check_sink(
         written(commit)
         expected += rows.to_pylist()
         assert _sorted(stored()) == whole, f"after a kill at line {line} and a new write(), {commit} is not stored once"
+        check_last(commit)
         if ended:
             return
 
