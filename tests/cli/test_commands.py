@@ -20,7 +20,6 @@ from millrace.cli import app
 from millrace.eventlog.topics import Log, now
 from millrace.model.connectors import Commit
 from millrace.model.duration import SECOND
-from millrace.model.query import Query
 from millrace.running.status import note
 from millrace.running.views import KeptViews
 from millrace.spark.answers import arrow_schema, schema_of
@@ -233,17 +232,18 @@ def test_a_port_that_is_taken(here: Path) -> None:
         assert "Address already in use; choose another --port" in refused("serve", "--port", str(port), code=MACHINE)
 
 
-def hourly() -> Query:
+def put_views() -> None:
+    """A store as a run of pipeline p leaves it: view hourly has one row."""
     timed = memory("events", "k STRING, at TIMESTAMP").event_time("at", delay="0s").group_by("k")
-    return timed.window(window.fixed("1h")).aggregate(n=agg.count())
+    hourly = timed.window(window.fixed("1h")).aggregate(n=agg.count())
+    row = {"k": "a, b", "window_start": 0, "window_end": 1, "n": 5, "diff": 1, "timing": "on-time", "index": 0}
+    answers = pa.Table.from_pylist([{**row, "last": True}], arrow_schema(schema_of(hourly)))
+    with closing(open_store(".millrace/views.db")) as store:
+        KeptViews(store, Pipeline("p", {"hourly": hourly})).write({"hourly": answers}, Commit("p", "c", 0), once=True)
 
 
 def test_views_are_asked_in_sql(here: Path) -> None:
-    store = open_store(".millrace/views.db")
-    row = {"k": "a, b", "window_start": 0, "window_end": 1, "n": 5, "diff": 1, "timing": "on-time", "index": 0}
-    answers = pa.Table.from_pylist([{**row, "last": True}], arrow_schema(schema_of(hourly())))
-    KeptViews(store, Pipeline("p", {"hourly": hourly()})).write({"hourly": answers}, Commit("p", "c", 0), once=True)
-    store.close()
+    put_views()
     assert ran("query", "SELECT k, n FROM hourly", "--format", "csv") == 'k,n\n"a, b",5\n'
     assert json.loads(ran("query", "SELECT k, n FROM hourly", "--format", "json")) == {"k": "a, b", "n": 5}
     assert ran("query", "SELECT 9e999 AS x", "--format", "json") == '{"x": "Infinity"}\n'
@@ -273,8 +273,7 @@ def test_status_without_pipelines() -> None:
 @pytest.mark.parametrize("command", [["topics"], ["views"], ["query", "SELECT n FROM hourly"], ["status"]])
 def test_json_is_short_for_the_format(command: list[str], here: Path) -> None:
     ran("topics", "create", "plays")
-    with closing(open_store(".millrace/views.db")) as store:
-        KeptViews(store, Pipeline("p", {"hourly": hourly()}))
+    put_views()
     (here / ".millrace" / "charts").mkdir()
     note(here / ".millrace" / "charts", "charts", BatchProgress(3, 10, 0.5, 0, {}), 0, 0)
     assert ran(*command, "--json") == ran(*command, "--format", "json") == ran(*command, "--json", "--format", "json")
