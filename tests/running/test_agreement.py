@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from millrace.model.connectors import Commit
-from millrace.running.agreement import Parts, TopicNow, disagreement
+from millrace.running.agreement import Parts, TopicNow, disagreement, is_unused
 from millrace.spark.history import VIEWS, History, TopicRead
 
 SINK = "sink table out.db out"
@@ -55,3 +55,14 @@ def test_parts_that_do_not_belong_together(parts: Parts, reason: str) -> None:
 
 def test_a_record_that_retention_removed_cannot_be_compared() -> None:
     assert disagreement(replace(WHOLE, topics={READ: replace(NOW, starts=(5, 3), marks=(None, None))})) is None
+
+
+def test_a_checkpoint_from_which_nothing_was_delivered_is_unused() -> None:
+    begun = History("c", 1, {VIEWS: 0, SINK: 0}, digests={0: "zero"})
+    nothing = Parts(Path("charts"), begun, {VIEWS: None, SINK: None})
+    assert is_unused(nothing)
+    assert is_unused(replace(nothing, commits={VIEWS: None})), "the sink was removed: views are written first"
+    assert not is_unused(replace(nothing, commits={SINK: None})), "the views were removed, and may have answers"
+    assert not is_unused(replace(nothing, commits={VIEWS: Commit("p", "c", 0, "zero"), SINK: None}))
+    assert not is_unused(replace(nothing, history=replace(begun, committed=0)))
+    assert not is_unused(replace(nothing, history=None))

@@ -77,6 +77,17 @@ def gaps(parts: Parts) -> list[Lost]:
     return sorted(found.values())
 
 
+def is_unused(parts: Parts) -> bool:
+    """Whether no output has anything of the checkpoint, so that another pipeline may begin it anew.
+
+    Views are written first, so an output that was removed since has nothing if the views have nothing.
+    """
+    history = parts.history
+    if history is None or history.committed >= 0 or any(commit is not None for commit in parts.commits.values()):
+        return False
+    return VIEWS in parts.commits or set(history.outputs) <= set(parts.commits)
+
+
 def is_skippable(parts: Parts, lost: Lost) -> bool:
     """Whether a pipeline can go on after a gap, so that its answers are those of all records that it reads."""
     return not is_written_in_part(parts, lost.uid, lost.partition, lost.first, lost.end)

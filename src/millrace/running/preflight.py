@@ -10,7 +10,8 @@ from millrace.model.connectors import Commit
 from millrace.model.errors import AGAIN, ConflictError, CorruptError, refuse
 from millrace.model.pipeline import FileSink, Output, Pipeline, TableSink
 from millrace.model.query import Query
-from millrace.running.agreement import Parts, TopicNow, disagreement, gaps, is_skippable
+from millrace.plan.compile import compile
+from millrace.running.agreement import Parts, TopicNow, disagreement, gaps, is_skippable, is_unused
 from millrace.running.settings import Locations
 from millrace.running.status import is_locked
 from millrace.spark.checkpoint import Checkpoint, in_use
@@ -58,7 +59,8 @@ def _generations(home: Locations, suffix: str = "") -> dict[Path, int]:
 def check_agreement(pipeline: Pipeline, home: Locations, store: Store) -> int:
     """The generation to continue. Raises ConflictError if the parts of the pipeline do not belong together.
 
-    `served_parts` first completes a swap of files and tables that was interrupted.
+    `served_parts` first completes a swap of files and tables that was interrupted. A checkpoint that a failed run of a
+    pipeline has left, without any answer, is no obstacle to another pipeline: it is removed.
     """
     generation = serving(store, pipeline.name)
     checkpoint = Checkpoint(home.generation(generation))
@@ -68,6 +70,11 @@ def check_agreement(pipeline: Pipeline, home: Locations, store: Store) -> int:
     if damage is not None:
         raise damage
     parts = served_parts(pipeline, home, store, generation)
+    plan = compile(pipeline)
+    if is_unused(parts) and not checkpoint.is_of(plan):
+        checkpoint.discard()
+        return generation
+    checkpoint.check(plan)
     if parts.history is None and generation > 1 and (fixed := unswappable(pipeline)):
         raise ConflictError(f"{fixed[0].sink} has the answers of an earlier generation", resend_or_not(home))
     reason = disagreement(parts)

@@ -8,6 +8,7 @@ wait for late events. Every other change needs a new checkpoint.
 import fcntl
 import hashlib
 import json
+import shutil
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -77,13 +78,8 @@ class Checkpoint:
 
         Files that a power cut left damaged, and that Spark writes again, are removed.
         """
-        fingerprint = plan.fingerprint()
-        about = {
-            "pipeline": plan.pipeline,
-            "spark_sources": _spark_sources(plan),
-            "stages": fingerprint,
-            "words": {stage.id: _words(stage) for stage in plan.stages},
-        }
+        about = _about(plan)
+        fingerprint = about["stages"]
         try:
             known = unsealed(self._file.read_bytes())
         except FileNotFoundError:
@@ -98,7 +94,7 @@ class Checkpoint:
         check_format(known, self.folder)
         self._check(known, about)
         left = sorted({*known["left"], *(id for id in known["stages"] if id not in fingerprint)})
-        kept = {name: {**known[name], **about[name]} for name in ("stages", "words")}  # type: ignore[dict-item]
+        kept = {name: {**known[name], **about[name]} for name in ("stages", "words")}
         history = self.history()
         first = 0 if history is None else history.done + 1
         outputs = {**dict.fromkeys(outputs_of(plan), first), **known["outputs"]}
@@ -106,6 +102,24 @@ class Checkpoint:
         discard_unusable(self.spark)
         self._relocate()
         return Opened(tuple(known["labels"]), known["id"])
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan that cannot resume from this checkpoint, if there is one; `open` refuses damaged files."""
+        try:
+            known = unsealed(self._file.read_bytes())
+        except (FileNotFoundError, ValueError):
+            return
+        check_format(known, self.folder)
+        self._check(known, _about(plan))
+
+    def discard(self) -> None:
+        """Remove everything but Spark's output, so that a run begins anew. Nothing was delivered from it."""
+        with self.lock():
+            for path in self.folder.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name not in ("lock", "spark.log"):
+                    path.unlink()
 
     def history(self) -> History | None:
         """How far it has come; None if there is no checkpoint. Raises CorruptError if a file of it is damaged."""
@@ -199,6 +213,16 @@ class Checkpoint:
                 "which a native edge does not support",
                 f"{AGAIN} (millrace explain says why an edge is native)",
             )
+
+
+def _about(plan: Plan) -> dict[str, Any]:
+    """What a checkpoint stores of a plan, to compare it with the plan of a later run."""
+    return {
+        "pipeline": plan.pipeline,
+        "spark_sources": _spark_sources(plan),
+        "stages": plan.fingerprint(),
+        "words": {stage.id: _words(stage) for stage in plan.stages},
+    }
 
 
 def state_schemas(operator: Path, about: Mapping[str, Any]) -> list[Path]:
