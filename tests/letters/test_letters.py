@@ -212,6 +212,15 @@ def test_an_expression_that_gives_nothing_is_refused_and_nothing_changes(sql: st
     assert shown(run.box) == [(1, None, "dead")]
 
 
+def test_required_columns_and_strict_sources_hold_for_fixed_records(run: Run) -> None:
+    run.source = replace(run.source, schema=parse_schema("user STRING NOT NULL, ms BIGINT"), is_strict=True)
+    run.put(0, rejected(1, '{"user": "ann", "ms": "x"}'))
+    for text in ('{"ms": 1}', '{"user": "ann", "more": 1}'):
+        with pytest.raises(PipelineError, match="dead letter 1 does not fit"):
+            fix_texts(run.box, {1: text})
+    assert fix_texts(run.box, {1: '{"user": "ann", "ms": 1}'}).fixed == 1
+
+
 def test_an_editor_changes_records_and_leaves_the_others(run: Run) -> None:
     texts = ["not\nJSON", '{"ms": "x"}', '{"ms": "y"}']
     run.put(0, *(replace(rejected(n, text), reason="it does not fit") for n, text in enumerate(texts)))

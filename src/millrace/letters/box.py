@@ -157,11 +157,14 @@ class LetterBox:
         """The sources of the served checkpoint, by name."""
         with reading(self.file) as database:
             rows = database.execute(
-                "SELECT name, kind, types, outputs, uid FROM sources WHERE checkpoint = (SELECT served FROM box)"
+                "SELECT name, kind, types, outputs, uid, strict FROM sources"
+                " WHERE checkpoint = (SELECT served FROM box)"
             ).fetchall()
         return {
-            name: LetterSource(name, kind, parse_schema(json.loads(types)), tuple(json.loads(outputs)), uid)
-            for name, kind, types, outputs, uid in rows
+            name: LetterSource(
+                name, kind, parse_schema(json.loads(types)), tuple(json.loads(outputs)), uid, bool(strict)
+            )
+            for name, kind, types, outputs, uid, strict in rows
         }
 
     def fix(self, values: Mapping[int, str]) -> None:
@@ -241,13 +244,12 @@ def _forget(database: sqlite3.Connection) -> None:
 
 
 def _describe(database: sqlite3.Connection, checkpoint: str, sources: Iterable[LetterSource]) -> None:
-    database.executemany(
-        "INSERT OR REPLACE INTO sources VALUES (?, ?, ?, ?, ?, ?)",
-        [
-            (checkpoint, each.name, each.kind, json.dumps(each.types), json.dumps(each.outputs), each.uid)
-            for each in sources
-        ],
-    )
+    rows = []
+    for each in sources:
+        types = {column.name: f"{column.type}{' NOT NULL' if column.required else ''}" for column in each.schema}
+        about = (json.dumps(types), json.dumps(each.outputs), each.uid, each.is_strict)
+        rows.append((checkpoint, each.name, each.kind, *about))
+    database.executemany("INSERT OR REPLACE INTO sources VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 def _identities(rejected: Rejected, uid: str, commit: str) -> tuple[str, str]:

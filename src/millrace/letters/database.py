@@ -16,7 +16,7 @@ _TABLES = (
     # The checkpoints that have been served, in the order in which they were served last.
     "CREATE TABLE checkpoints (id TEXT PRIMARY KEY, last INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE sources (checkpoint TEXT, name TEXT, kind TEXT NOT NULL, types TEXT NOT NULL, outputs TEXT NOT NULL,"
-    " uid TEXT NOT NULL, PRIMARY KEY (checkpoint, name)) WITHOUT ROWID",
+    " uid TEXT NOT NULL, strict INTEGER NOT NULL, PRIMARY KEY (checkpoint, name)) WITHOUT ROWID",
     "CREATE TABLE letters (number INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT NOT NULL UNIQUE,"
     " record TEXT NOT NULL, uid TEXT NOT NULL, at INTEGER NOT NULL, source TEXT NOT NULL, origin TEXT NOT NULL,"
     " partition INTEGER, offset INTEGER, output TEXT, problem TEXT NOT NULL, reason TEXT NOT NULL, hint TEXT,"

@@ -89,7 +89,7 @@ def misfits(source: LetterSource, texts: Mapping[int, str | None]) -> dict[int, 
     if not texts:
         return {}
     numbers = list(texts)
-    _, found = JsonDecoder(source.schema).decode(pa.array(texts.values(), pa.string()))
+    _, found = JsonDecoder(source.schema, strict=source.is_strict).decode(pa.array(texts.values(), pa.string()))
     return {numbers[misfit.row]: misfit.reason for misfit in found}
 
 

@@ -106,6 +106,8 @@ class LetterSource:
     """The outputs that read it."""
     uid: str = ""
     """The id of the topic, which a topic of the same name that is made later does not have."""
+    is_strict: bool = False
+    """Whether it refuses records with fields that the schema does not have."""
 
     @property
     def types(self) -> Mapping[str, str]:

@@ -49,7 +49,8 @@ class LetterWriter:
             source = planned.source
             outputs = tuple(stage.id for stage in self._plan.stages if planned.id in stage.inputs)
             uid = Log(self._log).uid_of(source.name) if source.kind == "log" else ""
-            found[source.name] = LetterSource(source.name, source.kind, source.schema, outputs, uid)
+            about = (source.name, source.kind, source.schema)
+            found[source.name] = LetterSource(*about, outputs, uid, source.is_strict)
         return found
 
     @cached_property
