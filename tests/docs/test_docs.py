@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 import millrace
 from millrace import agg, on, window
 from millrace.cli import app
+from millrace.cli.options import EXIT_CODES
+from millrace.model.errors import Kind
 from millrace.running.settings import Settings
 from millrace.testing.check import check
 from millrace.testing.transcript import Document
@@ -193,6 +195,17 @@ def test_the_python_page_names_every_setting() -> None:
     page = (ROOT / "docs" / "python.md").read_text()
     named = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert named == [*inspect.signature(Settings).parameters, "spark"]
+
+
+def test_the_service_is_not_restarted_after_an_error_that_does_not_pass() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    found = re.search(r"^RestartPreventExitStatus=(.*)$", page, re.MULTILINE)
+    assert found is not None
+    passing = {EXIT_CODES[Kind.MACHINE], EXIT_CODES[Kind.UNKNOWN]}
+    assert {int(code) for code in found[1].split()} == set(EXIT_CODES.values()) - passing
+    table = dict(re.findall(r"^\| (\d) \| .* \| (yes|no)\b", page, re.MULTILINE))
+    assert {int(code) for code, again in table.items() if again == "yes"} == passing
+    assert {int(code) for code in table} == {0, *EXIT_CODES.values()}
 
 
 def test_every_command_is_described_by_its_help() -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from millrace.cli import app
 from millrace.model.schema import parse_schema
 from millrace.running.health import Health
-from millrace.running.shown import RunDisplay
+from millrace.running.shown import RunDisplay, RunDisplays
 from millrace.running.status import note
 from millrace.sources.bundle import Bundle
 from millrace.sources.looked import Looked, look
@@ -84,7 +84,7 @@ def test_a_misspelled_column_is_a_warning_once_enough_records_were_looked_at() -
 
 def test_a_run_says_each_warning_once_while_it_holds() -> None:
     said = io.StringIO()
-    display = RunDisplay(Console(file=said, width=200), "charts", False, lambda: None)
+    display = RunDisplay(RunDisplays(Console(file=said, width=200), False, several=False), "charts", lambda: None)
     for _ in range(3):
         display.batch(progress(100, 10, Looked(120, {"users": 120}, {"user": 120})), {})
     assert [line for line in said.getvalue().splitlines() if "too late" in line] == [f"charts: {LATE}"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace import ConflictError, NotFoundError, log
+from millrace import ConflictError, MachineError, NotFoundError, log
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, to_datetime
 from millrace.sources.admission import Admission, share
@@ -43,6 +43,19 @@ def kept(tmp_path: Path) -> Log:
 def put(kept: Log, many: int, key: str | None = None) -> None:
     values = [f'{{"k": "{number}"}}' for number in range(many)]
     kept.append("plays", values, None if key is None else [key] * many)
+
+
+def test_a_log_that_went_away_is_not_made_again_where_it_was(kept: Log, tmp_path: Path) -> None:
+    put(kept, 5, "a")
+    followed = feed(kept, tmp_path)
+    (split,) = followed.splits([0, 0], [5, 0])
+    kept.close()
+    for path in tmp_path.glob("log.db*"):
+        path.unlink()
+    for read in (split.read, lambda: feed(kept, tmp_path)):
+        with pytest.raises(MachineError, match=r"log .*log\.db is gone; mount its file system again, or put it back"):
+            read()
+    assert not kept.path.exists()
 
 
 def test_a_stream_reads_every_record_once_by_the_offsets_of_partitions(kept: Log, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from millrace.model.duration import SECOND
 from millrace.model.query import Query
 from millrace.model.trigger import Trigger
 from millrace.plan.compile import PlanSettings, compile
-from millrace.running.shown import RunDisplay
+from millrace.running.shown import RunDisplay, RunDisplays
 from millrace.running.status import all_under, note
 from millrace.sources.bundle import Times
 from millrace.sources.memory import Happening, MemoryScript
@@ -98,7 +98,7 @@ class TestWhatIsSaid:
 
     def test_a_run_prints_it_and_status_keeps_it(self, tmp_path: Path) -> None:
         out = StringIO()
-        shown = RunDisplay(Console(file=out, width=200), "charts", False, lambda: None)
+        shown = RunDisplay(RunDisplays(Console(file=out, width=200), False, several=False), "charts", lambda: None)
         shown.batch(BatchProgress(0, 0, 0.1, 0, {}, clock_moved=2 * DAY), {})
         shown.batch(BatchProgress(1, 0, 0.1, 0, {}), {})
         shown.batch(BatchProgress(2, 0, 0.1, 0, {}, clock_moved=-DAY - 5 * SECOND), {})

@@ -19,6 +19,15 @@ PipelineName = Annotated[
     str | None,
     typer.Option("--pipeline", metavar="NAME", help="The name of the pipeline; required if FILE defines several."),
 ]
+PipelineFiles = Annotated[list[Path], typer.Argument(metavar="FILE", help="Python files that define a Pipeline each.")]
+PipelineNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pipeline",
+        metavar="NAME",
+        help="The name of the pipeline; required if FILE defines several, and may be repeated.",
+    ),
+]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The name of the topic.")]
 LogPath = Annotated[
     Path, typer.Option("--log", metavar="FILE", help="The SQLite file of the log.", envvar="MILLRACE_LOG")
@@ -38,6 +47,7 @@ CheckpointFolder = Annotated[
         help="The folder of the checkpoint: offsets, state and fingerprint. Default: .millrace/NAME of the pipeline.",
     ),
 ]
+CheckpointsFolder = Annotated[Path, typer.Option("--folder", help="The folder of the checkpoints.", metavar="FOLDER")]
 Master = Annotated[str, typer.Option(help="The master URL of the Spark to run on.", metavar="URL")]
 LOCAL = DEFAULTS.master
 
@@ -68,15 +78,25 @@ def plain_mistakes() -> Iterator[None]:
         yield
     except (typer.Exit, typer.Abort, BrokenPipeError):
         raise
-    except MillraceError as error:
-        raise _reported(error) from None
     except Exception as error:
-        from millrace.spark.failure import plain_error  # imports Spark
-
-        plain = plain_error(error)
+        plain = _plain(error)
         if isinstance(plain, MillraceError):
             raise _reported(plain) from None
         raise
+
+
+def exit_code(error: Exception) -> int:
+    """The exit code for an error."""
+    plain = _plain(error)
+    return EXIT_CODES[plain.kind if isinstance(plain, MillraceError) else Kind.UNKNOWN]
+
+
+def _plain(error: Exception) -> BaseException:
+    if isinstance(error, MillraceError):
+        return error
+    from millrace.spark.failure import plain_error  # imports Spark
+
+    return plain_error(error)
 
 
 def _reported(error: MillraceError) -> typer.Exit:

@@ -1,6 +1,8 @@
 """Commands about pipelines: run, status, replay, savepoint, explain, check, bench."""
 
+import sys
 import time
+import traceback
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,29 +18,34 @@ from millrace.cli.options import (
     LOG,
     STORE,
     CheckpointFolder,
+    CheckpointsFolder,
     LogPath,
     Master,
     PipelineFile,
+    PipelineFiles,
     PipelineName,
+    PipelineNames,
     StoreUrl,
     called,
+    exit_code,
     plain_mistakes,
 )
 from millrace.cli.shown import AsJson, Format, chosen, show
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, format_duration
-from millrace.model.errors import Kind, MillraceError, unknown
+from millrace.model.errors import Kind, MillraceError, PipelineError, unknown
 from millrace.model.pipeline import Pipeline
 from millrace.plan.explain import explain as explained
 from millrace.running.layers import run_batch_layer
-from millrace.running.load import load
+from millrace.running.load import load, load_all
 from millrace.running.preflight import serving
 from millrace.running.replay import replay as replayed
 from millrace.running.replay import roll_back
-from millrace.running.run import behind, run_batch, run_stream
+from millrace.running.run import Ended, behind, run_batch, run_stream, run_streams
 from millrace.running.savepoint import save
 from millrace.running.settings import Settings
 from millrace.running.status import Status, all_under
+from millrace.running.watching import watch as watched
 from millrace.spark.progress import clock_notice
 from millrace.testing.check import BATCH, STREAM, check_all
 from millrace.testing.engines import ENGINES
@@ -56,8 +63,8 @@ Shards = Annotated[
 
 
 def run(
-    file: PipelineFile,
-    pipeline: PipelineName = None,
+    files: PipelineFiles,
+    pipeline: PipelineNames = None,
     mode: Annotated[
         str,
         typer.Option(
@@ -95,14 +102,28 @@ def run(
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="Stop when all records in the sources have been processed.")
     ] = False,
+    retry: Annotated[
+        str | None,
+        typer.Option(
+            help="For how long to try again, with back-off, after the store, the log or a file system went away. "
+            "Default: 10m; 0s with --until-caught-up.",
+            metavar="DURATION",
+        ),
+    ] = None,
     from_savepoint: Annotated[
         Path | None, typer.Option(help="Start a new checkpoint from this savepoint.", metavar="FOLDER")
     ] = None,
     shards: Shards = None,
     master: Master = LOCAL,
     json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each micro-batch.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Start again when FILE, or a module that it imports from its folder, changes; until Ctrl-C."
+        ),
+    ] = False,
 ) -> None:
-    """Run the pipeline that a Python file defines.
+    """Run the pipeline that a Python file defines, or those of several files in one process and on one Spark.
 
     A run resumes from its checkpoint, also after a crash, and stops with Ctrl-C. Views are tables of the store: query
     them with millrace query. Records that do not fit the schema become dead letters: see them with millrace dead list.
@@ -113,11 +134,23 @@ def run(
     console = Console(stderr=not json)
     with plain_mistakes():
         settings = Settings(
-            mode, layer, checkpoint, log, store, guarantee, interval, latency, until_caught_up, from_savepoint, shards,
-            master,
+            mode, layer, checkpoint, log, store, guarantee, interval, latency, until_caught_up, retry, from_savepoint,
+            shards, master,
         )  # fmt: skip
-        loaded = load(file, pipeline)
-        home = settings.home(loaded.name, called(file, pipeline))
+        if watch:
+            arguments = [each for each in sys.argv[1:] if each != "--watch"]
+            watched(arguments, files, lambda line: typer.echo(line, err=True))
+            return
+        found = load_all(files, pipeline or ())
+        if len(found) > 1:
+            _check_several(settings)
+        homes = [
+            (each, settings.home(each.name, called(file, each.name if pipeline else None))) for file, each in found
+        ]
+        if len(homes) > 1:
+            _report(run_streams(console, homes, settings.how, json))
+            return
+        loaded, home = homes[0]
         with home.named():
             if layer == "batch":
                 done = run_batch_layer(console, loaded, home)
@@ -126,6 +159,28 @@ def run(
             else:
                 done = run_stream(console, loaded, home, settings.how, json, from_savepoint)
         Console(stderr=True).out(done, highlight=False)
+
+
+def _check_several(settings: Settings) -> None:
+    """Refuse settings that several pipelines cannot share."""
+    once = "--mode batch" if settings.mode == "batch" else "--layer batch" if settings.layer == "batch" else None
+    if once is not None:
+        raise PipelineError(f"{once} runs one pipeline", "run the pipelines in commands of their own")
+    for name in ("checkpoint", "from_savepoint"):
+        if getattr(settings, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise PipelineError(f"{option} is of one pipeline", f"leave {option} out, or name one pipeline")
+
+
+def _report(ended: list[Ended]) -> None:
+    """Print how each pipeline ended. Exits with the code of the first that failed."""
+    errors = [each.error for each in ended if each.error is not None]
+    for each in ended:
+        if each.error is not None and not isinstance(each.error, MillraceError):
+            traceback.print_exception(each.error)
+        typer.echo(f"{each.pipeline}: {each.outcome if each.error is None else f'failed: {each.error}'}", err=True)
+    if errors:
+        raise typer.Exit(exit_code(errors[0]))
 
 
 def replay(
@@ -193,7 +248,7 @@ def savepoint(
 
 
 def status(
-    folder: Annotated[Path, typer.Option(help="The folder of the checkpoints.", metavar="FOLDER")] = Path(".millrace"),
+    folder: CheckpointsFolder = Path(".millrace"),
     log: LogPath = LOG,
     format: Format = "table",
     json: AsJson = False,
@@ -235,6 +290,8 @@ def status(
                 show(columns, rows, format)
             if format == "table":
                 for each in found:
+                    if each.waiting is not None:
+                        typer.echo(f"{each.pipeline}: {each.waiting}")
                     for notice in (clock_notice(each.clock_moved), *each.warnings):
                         if notice is not None:
                             typer.echo(f"{each.pipeline}: {notice}")
@@ -338,15 +395,21 @@ def _serving(store: str, pipeline: Pipeline) -> int:
         return serving(opened, pipeline.name)
 
 
+_NOTHING: dict[str, Any] = {
+    "batch": None, "rows_per_second": 0, "seconds": 0, "open_windows": 0, "late": 0, "errors": 0, "parts": {},
+}  # fmt: skip
+"""The progress of a run before its first micro-batch."""
+
+
 def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
     folder = status.checkpoint.name
     if status.damaged is not None:
         return status.pipeline, f"damaged: {status.damaged}", *[None] * 14
-    progress = status.progress
+    progress = status.progress or _NOTHING
     lags = [part["lag"] for part in progress["parts"].values() if part["lag"] is not None]
     return (
         status.pipeline if folder == status.pipeline else f"{status.pipeline} ({folder})",
-        "running" if status.is_running else "stopped",
+        status.state,
         progress["batch"],
         round(progress["rows_per_second"]),
         round(progress["seconds"], 2),

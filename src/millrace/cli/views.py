@@ -7,11 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from millrace.cli.options import LOG, STORE, LogPath, StoreUrl, plain_mistakes
+from millrace.cli.options import LOG, STORE, CheckpointsFolder, LogPath, StoreUrl, plain_mistakes
 from millrace.cli.shown import AsJson, Format, chosen, show
 from millrace.eventlog.topics import Log, existing_log
 from millrace.model.errors import MachineError
 from millrace.model.extra import extra
+from millrace.running.run import behind
+from millrace.running.status import all_under, described
 from millrace.server.gate import Marks
 from millrace.views.store import open_store
 
@@ -82,17 +84,16 @@ def serve(
         int, typer.Option(help="A topic refuses records while a consumer group lags by more than this many records.")
     ] = 5_000_000,
     low: Annotated[int, typer.Option(help="It accepts records again when the lag is less than this.")] = 2_500_000,
+    folder: CheckpointsFolder = Path(".millrace"),
     log: LogPath = LOG,
     store: StoreUrl = STORE,
-    folder: Annotated[
-        Path, typer.Option(help="The folder of the checkpoints, for dead letters.", metavar="FOLDER")
-    ] = Path(".millrace"),
 ) -> None:
-    """Serve HTTP: clients append records to topics, read views and run SQL queries.
+    """Serve HTTP: clients append records to topics, read views, run SQL queries and watch pipelines.
 
     POST /topics/TOPIC takes a JSON object, an array of them, or JSON lines (application/x-ndjson).
     GET /views/VIEW?track=Undertow&plays.gt=5&order=-plays&limit=10 returns rows.
-    POST /query takes {"sql": "SELECT ..."}. GET /pipelines/NAME/dead lists dead letters.
+    POST /query takes {"sql": "SELECT ..."}. GET /pipelines returns the status of pipelines, GET /metrics the same for
+    Prometheus, GET /healthz whether the server answers. GET /pipelines/NAME/dead lists dead letters.
     All requests are described at /docs.
 
     Example: [bold]curl -d '{"user": "ann", "track": "Undertow"}' localhost:8080/topics/plays[/bold]
@@ -102,8 +103,12 @@ def serve(
             import uvicorn
 
             from millrace.server.app import make_app
-        opened = open_store(store)
-        app = make_app(_log(context, log), opened, Marks(high, low), folder)
+        opened, topics = open_store(store), _log(context, log)
+
+        def pipelines() -> list[dict[str, Any]]:
+            return [described(each, behind(each.pipeline, topics)) for each in all_under(folder)]
+
+        app = make_app(topics, opened, Marks(high, low), folder, pipelines)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             listening = socket.create_server((host, port), family=family)

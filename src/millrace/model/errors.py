@@ -204,6 +204,11 @@ def not_found(what: str, name: object, known: Iterable[str], advice: str) -> Not
     return NotFoundError(problem, advice if guess is None else f"{guess}; {advice}")
 
 
+def gone(path: object) -> MachineError:
+    """The error for a file that was there while a pipeline ran: its file system is not mounted, or it was moved."""
+    return MachineError(f"{path} is gone", "mount its file system again, or put it back")
+
+
 def unreadable(path: object, error: Exception, advice: str = "repair the file, or move it away") -> MillraceError:
     """The error for an unreadable file: it is missing, the system refuses to read it, or its content is damaged."""
     if isinstance(error, FileNotFoundError):

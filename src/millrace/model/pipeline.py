@@ -176,6 +176,7 @@ class Pipeline:
         interval: Duration | None = None,
         latency: Duration = "1s",
         until_caught_up: bool = False,
+        retry: Duration | None = None,
         from_savepoint: str | Path | None = None,
         shards: int | None = None,
         master: str = "local[*,4]",
@@ -193,8 +194,8 @@ class Pipeline:
         from millrace.running.start import start
 
         settings = Settings(
-            mode, layer, checkpoint, log, store, guarantee, interval, latency, until_caught_up, from_savepoint, shards,
-            master,
+            mode, layer, checkpoint, log, store, guarantee, interval, latency, until_caught_up, retry, from_savepoint,
+            shards, master,
         )  # fmt: skip
         return start(self, settings, spark)
 

@@ -11,8 +11,8 @@ from millrace.eventlog.topics import Log
 from millrace.model.inputs import log as topic
 from millrace.model.pipeline import Pipeline
 from millrace.running.lease import Lease
-from millrace.running.run import follow
 from millrace.running.settings import Locations, StreamOptions
+from millrace.running.streaming import follow
 from millrace.running.views import KeptViews
 from millrace.sources.collect import chunks
 from millrace.spark.progress import BatchProgress

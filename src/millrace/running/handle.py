@@ -15,6 +15,7 @@ import pyarrow as pa
 from millrace.running.notebook import LiveDisplay, live_display
 from millrace.running.table import as_html
 from millrace.running.totals import Totals
+from millrace.running.waiting import Waiting
 from millrace.spark.progress import BatchProgress, clock_notice
 
 PATIENCE = 30.0
@@ -52,6 +53,7 @@ class Run:
         self._progress: BatchProgress | None = None
         self._totals = Totals()
         self._tasks: tuple[int, int] | None = None
+        self._waiting: Waiting | None = None
         self._outcome: str | None = None
         self._error: BaseException | None = None
         self._ended = threading.Event()
@@ -74,6 +76,11 @@ class Run:
         return self._totals
 
     @property
+    def waiting(self) -> Waiting | None:
+        """What the run waits for, if its store, its log or a file system went away; None if it does not wait."""
+        return self._waiting
+
+    @property
     def error(self) -> BaseException | None:
         """The error that ended the run, which `wait` raises; None if there was none."""
         return self._error
@@ -88,6 +95,8 @@ class Run:
         if self._tasks is not None:
             done, total = self._tasks
             return f"running: {done:,} of {total:,} tasks"
+        if self._waiting is not None:
+            return str(self._waiting)
         return f"running: {self._totals.summary(time.monotonic() - self._began)}"
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -145,7 +154,7 @@ class Run:
     def begin(self, work: RunningWork, held: AbstractContextManager[Any]) -> None:
         """Follow the work in a thread until it ends, then leave `held`: the store and the Spark session.
 
-        This method, `on_batch` and `on_tasks` are for `millrace.running.start`, not for users.
+        This method, `on_batch`, `on_wait` and `on_tasks` are for `millrace.running.start`, not for users.
         """
         self._work = work
         # The thread is not a daemon, so that the interpreter does not exit while Spark calls into Python.
@@ -158,6 +167,12 @@ class Run:
         notice = clock_notice(progress.clock_moved)
         if notice is not None:
             _LOGGER.warning("pipeline %s: %s", self.pipeline, notice)
+        self._show()
+
+    def on_wait(self, waiting: Waiting | None) -> None:
+        """Record what the run waits for, or None if it runs again, and update the displays."""
+        self._waiting = waiting
+        _LOGGER.warning("pipeline %s: %s", self.pipeline, "running again" if waiting is None else waiting)
         self._show()
 
     def on_tasks(self, done: int, total: int) -> None:

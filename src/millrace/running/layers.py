@@ -29,8 +29,9 @@ from millrace.running.archive import archive
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
 from millrace.running.preflight import serving
-from millrace.running.run import typed, unless_told
+from millrace.running.run import unless_told
 from millrace.running.settings import Locations
+from millrace.running.streaming import typed
 from millrace.running.views import KeptViews, lookups, read_boundary
 from millrace.views.store import Store, open_store
 

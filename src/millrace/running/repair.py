@@ -24,9 +24,9 @@ from millrace.running.findings import (
 )
 from millrace.running.lease import Lease
 from millrace.running.preflight import checkpoints
-from millrace.running.run import typed
 from millrace.running.settings import Locations
 from millrace.running.status import is_locked
+from millrace.running.streaming import typed
 from millrace.sources.skipped import read_skipped, write_skipped
 from millrace.spark.checkpoint import Checkpoint, in_use
 from millrace.spark.sent import Sent

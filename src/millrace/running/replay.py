@@ -33,9 +33,9 @@ from millrace.running.preflight import (
     serving,
     unswappable,
 )
-from millrace.running.run import follow, typed
 from millrace.running.settings import Locations, StreamOptions
 from millrace.running.status import is_locked
+from millrace.running.streaming import follow, typed
 from millrace.running.views import KeptViews, shapes_of
 from millrace.spark.checkpoint import Checkpoint, in_use
 from millrace.spark.damage import damage_of

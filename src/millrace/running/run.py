@@ -1,14 +1,14 @@
-"""Runs a pipeline as a stream until it is stopped, or as a batch."""
+"""Runs pipelines from the command line: as streams until they are stopped, or as a batch."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
-import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -18,17 +18,16 @@ from millrace.model.duration import parse_duration, parse_positive
 from millrace.model.errors import MillraceError
 from millrace.model.pipeline import Pipeline
 from millrace.running.ending import told_to_end
-from millrace.running.health import Health
 from millrace.running.lease import Lease
-from millrace.running.preflight import check_agreement, check_answers, serving
+from millrace.running.preflight import check_answers, serving
+from millrace.running.retried import RetriedStream
 from millrace.running.savepoint import check_savepoint, started_from
 from millrace.running.settings import Locations, StreamOptions
-from millrace.running.shown import RunDisplay
-from millrace.running.status import note
+from millrace.running.shown import RunDisplay, RunDisplays
+from millrace.running.streaming import typed
 from millrace.running.totals import Totals, many
 from millrace.running.views import KeptViews, lookups
 from millrace.spark.outputs import check_places
-from millrace.spark.progress import BatchProgress
 from millrace.spark.writers import parse_guarantee
 from millrace.views.store import Store, open_store
 
@@ -36,11 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from millrace.spark.gather import Gathered
-    from millrace.spark.stream import StreamRun
 
 T = TypeVar("T")
-Listener = Callable[[BatchProgress, Mapping[str, pa.Table]], None]
-"""Called after each micro-batch with its progress and its answers."""
+_LOOK_EVERY = 0.2
 
 
 def run_stream(
@@ -55,19 +52,122 @@ def run_stream(
 
     With a savepoint, the run starts a new checkpoint from it; a run that is refused leaves none.
     """
-    check_stream(pipeline, home, how, savepoint)
-    shown = RunDisplay(console, pipeline.name, as_json, lag_of(pipeline, home))
-    lease = Lease(pipeline.name, home.master)
-    with told_to_end() as told, closing(open_store(home.store)) as store, lease, shown, ExitStack() as held:
-        with started_from(savepoint, home, serving(store, pipeline.name)):
-            pipeline = typed(pipeline, home, lease)
-            generation = check_agreement(pipeline, home, store)
-            if pipeline.views:
-                held.enter_context(store.claim(pipeline.name, generation))
-            views = KeptViews(store, pipeline, generation, home.boundary)
-            run = start_stream(pipeline, home, generation, views, how, lease, shown.batch)
-        ended = until_told(run, told)
-    return f"{'caught up' if ended else 'stopped'}: {shown.summary()}"
+    (ended,) = run_streams(console, [(pipeline, home)], how, as_json, savepoint)
+    if ended.error is not None:
+        raise ended.error
+    return ended.outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of one of the streams of `run_streams`."""
+
+    pipeline: str
+    outcome: str
+    """In a line."""
+    error: Exception | None = None
+    """The error that ended it, if any."""
+
+
+def run_streams(
+    console: Console,
+    runs: Sequence[tuple[Pipeline, Locations]],
+    how: StreamOptions,
+    as_json: bool = False,
+    savepoint: Path | None = None,
+) -> list[Ended]:
+    """Run pipelines in micro-batches on one Spark, until all have ended or a signal stops them.
+
+    Mistakes that are found before Spark starts are raised. After that, a pipeline that fails does not stop the others.
+    A savepoint is that of the only pipeline.
+    """
+    for pipeline, home in runs:
+        check_stream(pipeline, home, how, savepoint)
+    names = ", ".join(pipeline.name for pipeline, _ in runs)
+    displays = RunDisplays(console, as_json, several=len(runs) > 1)
+    with told_to_end() as told, Lease(names, runs[0][1].master) as lease, displays, ExitStack() as going:
+        followed = [
+            _Followed(pipeline, home, how, lease, displays.of(pipeline.name, lag_of(pipeline, home)), going)
+            for pipeline, home in runs
+        ]
+        for each in followed:
+            if not told:
+                each.start(savepoint)
+        while not told and (left := [each for each in followed if each.is_going]):
+            for each in left:
+                each.look(_LOOK_EVERY / len(left))
+        with ThreadPoolExecutor(len(followed)) as stopping:  # each may take seconds to finish its micro-batch
+            list(stopping.map(_Followed.stop, followed))
+    return [each.ended() for each in followed]
+
+
+class _Followed:
+    """One of the streams of `run_streams`."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        home: Locations,
+        how: StreamOptions,
+        lease: Lease,
+        shown: RunDisplay,
+        going: ExitStack,
+    ) -> None:
+        self._pipeline, self._home, self._how, self._lease = pipeline, home, how, lease
+        self._shown, self._going = shown, going
+        self._stream: RetriedStream | None = None
+        self._has_ended = False
+        self._error: Exception | None = None
+
+    @property
+    def is_going(self) -> bool:
+        return self._stream is not None and not self._has_ended and self._error is None
+
+    def start(self, savepoint: Path | None) -> None:
+        """Start the stream, and first Spark if it does not run."""
+        with self._noting_failure(), from_savepoint(savepoint, self._pipeline, self._home):
+            pipeline = typed(self._pipeline, self._home, self._lease)
+            shown = self._shown
+            stream = RetriedStream(pipeline, self._home, self._how, self._lease, shown.batch, shown.waits)
+            self._stream = self._going.enter_context(stream)
+
+    def look(self, seconds: float) -> None:
+        """Follow the stream for some seconds, or until it ends."""
+        assert self._stream is not None
+        with self._noting_failure():
+            self._has_ended = self._stream.wait(seconds)
+
+    def stop(self) -> None:
+        """Stop the stream, if it has not ended."""
+        if self.is_going:
+            assert self._stream is not None
+            self._stream.stop()
+
+    def ended(self) -> Ended:
+        """How it ended."""
+        outcome = f"{'caught up' if self._has_ended else 'stopped'}: {self._shown.summary()}"
+        return Ended(self._pipeline.name, outcome, self._error)
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            with self._home.named():
+                yield
+        except Exception as error:
+            self._error = error
+            self._shown.failed(error)
+
+
+@contextmanager
+def from_savepoint(savepoint: Path | None, pipeline: Pipeline, home: Locations) -> Iterator[None]:
+    """Create the checkpoint of a run from a savepoint, if given; a block that fails to start the run leaves none."""
+    if savepoint is None:
+        yield
+        return
+    with closing(open_store(home.store)) as store:
+        generation = serving(store, pipeline.name)
+    with started_from(savepoint, home, generation):
+        yield
 
 
 def check_stream(pipeline: Pipeline, home: Locations, how: StreamOptions, savepoint: Path | None) -> None:
@@ -78,6 +178,7 @@ def check_stream(pipeline: Pipeline, home: Locations, how: StreamOptions, savepo
     check_places(pipeline, {}, home.log)
     parse_guarantee(how.guarantee)
     parse_positive(how.latency, "latency")
+    parse_duration(how.retry, "retry")
     if how.interval is not None:
         parse_duration(how.interval, "interval")
 
@@ -87,78 +188,6 @@ def lag_of(pipeline: Pipeline, home: Locations) -> Callable[[], int | None]:
     log = Log(home.log) if home.log.exists() else None
     topics = [source.name for source in pipeline.sources if source.kind == "log"]
     return lambda: behind(pipeline.name, log, topics)
-
-
-def typed(pipeline: Pipeline, home: Locations, lease: Lease) -> Pipeline:
-    """The pipeline with a type for each output column; starts Spark if only Spark can derive one."""
-    from millrace.spark.settled import is_settled, settled
-
-    return pipeline if is_settled(pipeline) else settled(lease.session(home.checkpoint / "spark.log"), pipeline)
-
-
-def start_stream(
-    pipeline: Pipeline,
-    home: Locations,
-    generation: int,
-    views: KeptViews,
-    how: StreamOptions,
-    lease: Lease,
-    on_batch: Listener,
-    replays: bool = False,
-    silent: Collection[str] = (),
-) -> "StreamRun":
-    """Start the stream of a generation, and first Spark if it does not run. The caller stops the stream.
-
-    A stream that `replays` writes to sinks beside the ones in use, and reports no offsets. `silent` sinks receive no
-    answers.
-    """
-    from millrace.spark import stream
-
-    dead = clock_moved = 0
-    health = Health()
-    checkpoint = home.generation(generation)
-
-    def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
-        nonlocal dead, clock_moved, health
-        dead += progress.dead_letters
-        clock_moved = progress.clock_moved or clock_moved
-        health = health.after(progress, time.monotonic())
-        note(checkpoint, pipeline.name, progress, dead, clock_moved, health)
-        on_batch(progress, answers)
-
-    return stream.start(
-        lease.session(checkpoint / "spark.log"), pipeline, checkpoint, views=views, guarantee=how.guarantee,
-        interval=how.interval, until_caught_up=how.until_caught_up, shards=how.shards, log=home.log,
-        latency=how.latency, reports=not replays, lookups=lookups(pipeline, home.store), on_batch=listen,
-        generation=generation, staged=replays, silent=silent,
-    )  # fmt: skip
-
-
-def follow(
-    pipeline: Pipeline,
-    home: Locations,
-    generation: int,
-    views: KeptViews,
-    how: StreamOptions,
-    lease: Lease,
-    on_batch: Listener,
-    told: Sequence[int] = (),
-    replays: bool = False,
-    silent: Collection[str] = (),
-) -> bool:
-    """Start a stream; then as `until_told`."""
-    return until_told(start_stream(pipeline, home, generation, views, how, lease, on_batch, replays, silent), told)
-
-
-def until_told(run: "StreamRun", told: Sequence[int]) -> bool:
-    """Wait until a stream ends (True), or until a signal stops it after the current micro-batch (False)."""
-    try:
-        while not told:
-            if run.wait(0.2):
-                return True
-    finally:
-        run.stop()
-    return False
 
 
 def behind(pipeline: str, log: Log | None, topics: Iterable[str] | None = None) -> int | None:

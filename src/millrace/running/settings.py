@@ -14,6 +14,7 @@ MODES = ("micro-batch", "batch")
 LAYERS = ("speed", "batch")
 _GUARANTEE = "exactly-once"
 _LATENCY = "1s"
+_RETRY = "10m"
 _MASTER = "local[*,4]"
 
 
@@ -60,6 +61,8 @@ class StreamOptions:
     until_caught_up: bool = False
     shards: int | None = None
     latency: Duration = _LATENCY
+    retry: Duration = "0s"
+    """For how long trouble of the machine is waited out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ class Settings:
     interval: Duration | None = None
     latency: Duration = _LATENCY
     until_caught_up: bool = False
+    retry: Duration | None = None
+    """For how long a stream waits out trouble of the machine; by default 10 minutes, or not if `until_caught_up`."""
     from_savepoint: str | Path | None = None
     shards: int | None = None
     master: str = _MASTER
@@ -99,7 +104,7 @@ class Settings:
         once = "layer" if self.layer == "batch" else "mode" if self.mode == "batch" else None
         if once is None:
             return
-        unused = {"guarantee", "interval", "latency", "until_caught_up", "from_savepoint"}
+        unused = {"guarantee", "interval", "latency", "until_caught_up", "retry", "from_savepoint"}
         if once == "layer":
             unused |= {"mode", "shards"}
         for field in fields(self):
@@ -118,4 +123,5 @@ class Settings:
     @property
     def how(self) -> StreamOptions:
         """The options of the stream."""
-        return StreamOptions(self.guarantee, self.interval, self.until_caught_up, self.shards, self.latency)
+        retry = self.retry if self.retry is not None else "0s" if self.until_caught_up else _RETRY
+        return StreamOptions(self.guarantee, self.interval, self.until_caught_up, self.shards, self.latency, retry)

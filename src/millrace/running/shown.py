@@ -1,77 +1,133 @@
-"""The display of a run: a live table on a terminal, otherwise a line per micro-batch, or JSON lines."""
+"""The display of runs: on a terminal a live table, or a line for each of several; otherwise lines, or JSON lines."""
 
+import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 
 import pyarrow as pa
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from millrace.model.duration import SECOND, format_duration
 from millrace.running.health import Health
 from millrace.running.table import instant
 from millrace.running.totals import Totals, many
+from millrace.running.waiting import Waiting
 from millrace.spark.progress import BatchProgress, clock_notice
 
 _LAST = 5
 """How many recent answers are shown for each output."""
 
 
-class RunDisplay:
-    """The display of one run."""
+class RunDisplays:
+    """The displays of runs that share a terminal or a pipe."""
 
-    def __init__(self, console: Console, name: str, as_json: bool, behind: Callable[[], int | None]) -> None:
-        """Start with nothing to show. `behind` returns the lag in records, or None."""
-        self._console, self._name, self._as_json, self._behind = console, name, as_json, behind
+    def __init__(self, console: Console, as_json: bool, several: bool) -> None:
+        """Start with nothing to show. Each of `several` runs has a line of the terminal, or its name in each line."""
+        self._console, self.as_json, self.several = console, as_json, several
         self._live = Live(console=console, refresh_per_second=4) if console.is_terminal and not as_json else None
-        self.totals = Totals()
-        self._began = time.monotonic()
-        self._last: dict[str, pa.Table] = {}
-        self._health = Health()
-        self._warned: set[str] = set()
-        """What the user was warned about, and still is."""
+        self._shown: dict[str, RenderableType] = {}
 
-    def __enter__(self) -> "RunDisplay":
-        starting = "starting Spark, then waiting for the first rows"
+    def of(self, name: str, behind: Callable[[], int | None]) -> "RunDisplay":
+        """The display of a run. `behind` returns its lag in records, or None."""
+        display = RunDisplay(self, name, behind)
+        display.show("starting Spark, then waiting for the first rows")
+        return display
+
+    def __enter__(self) -> "RunDisplays":
         if self._live is not None:
             self._live.__enter__()
-            self._live.update(f"[bold]{self._name}[/bold]: {starting}")
-        elif not self._as_json:
-            self._console.out(f"{self._name}: {starting}", highlight=False)
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._live.__exit__(None, None, None)
 
+    @property
+    def is_live(self) -> bool:
+        """Whether what a run shows takes the place of what it showed before."""
+        return self._live is not None
+
+    def show(self, name: str, now: RenderableType) -> None:
+        """Show a run on the terminal as it is now."""
+        assert self._live is not None
+        self._shown[name] = now
+        self._live.update(Group(*self._shown.values()))
+
+    def print(self, line: str) -> None:
+        """Print a line, which stays."""
+        self._console.out(line, highlight=False)
+
+
+class RunDisplay:
+    """The display of one run."""
+
+    def __init__(self, all: RunDisplays, name: str, behind: Callable[[], int | None]) -> None:
+        """Start with nothing to show."""
+        self._all, self._name, self._behind = all, name, behind
+        self._totals = Totals()
+        self._began = time.monotonic()
+        self._last: dict[str, pa.Table] = {}
+        self._health = Health()
+        self._warned: set[str] = set()
+        """What the user was warned about, and still is."""
+
     def batch(self, progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
         """Show a micro-batch."""
-        self.totals = self.totals.after(progress)
+        self._totals = self._totals.after(progress)
         self._last |= {name: table.slice(max(0, len(table) - _LAST)) for name, table in answers.items() if len(table)}
+        if self._all.as_json:
+            self._all.print(json.dumps({"pipeline": self._name, **json.loads(progress.to_json())}))
+            return
         notice = clock_notice(progress.clock_moved)
-        if notice is not None and not self._as_json:
-            self._console.out(f"{self._name}: {notice}", highlight=False)
+        if notice is not None:
+            self._all.print(f"{self._name}: {notice}")
         self._warn(progress)
-        if self._as_json:
-            self._console.out(progress.to_json(), highlight=False)
-        elif self._live is not None:
-            self._live.update(Group(self._table(progress), *self._last_answers()))
+        if self._all.is_live and not self._all.several:
+            self._all.show(self._name, Group(self._table(progress), *self._last_answers()))
+        elif self._all.is_live:
+            self.show(f"batch {progress.batch}: {progress.rows_per_second:,.0f} rows/s; {self.summary()}")
         elif progress.rows or any(map(len, answers.values())):
-            self._console.out(self._line(progress), highlight=False)
+            self._all.print(f"{self._name}: {self._line(progress)}" if self._all.several else self._line(progress))
+
+    def waits(self, waiting: Waiting | None) -> None:
+        """Show what the run waits for; None if it runs again."""
+        if self._all.as_json:
+            about = None if waiting is None else asdict(waiting)
+            self._all.print(json.dumps({"pipeline": self._name, "waiting": about}))
+        else:
+            self.show("running again" if waiting is None else str(waiting))
+
+    def failed(self, error: Exception) -> None:
+        """Show the error that ended one of several runs; that of a single run is the last thing that is printed."""
+        if self._all.several and self._all.as_json:
+            self._all.print(json.dumps({"pipeline": self._name, "failed": str(error)}))
+        elif self._all.several:
+            self.show(f"failed: {error}")
+
+    def show(self, text: str) -> None:
+        """Show the state of the run in a line."""
+        line = f"{self._name}: {text}"
+        if self._all.is_live:
+            self._all.show(self._name, Text(line))
+        elif not self._all.as_json:
+            self._all.print(line)
 
     def _warn(self, progress: BatchProgress) -> None:
         """Print each warning when it begins to hold."""
         self._health = self._health.after(progress, time.monotonic())
         warnings = self._health.warnings()
         for about, sentence in warnings.items():
-            if about not in self._warned and not self._as_json:
-                self._console.out(f"{self._name}: {sentence}", highlight=False)
+            if about not in self._warned:
+                self._all.print(f"{self._name}: {sentence}")
         self._warned = {*warnings}
 
     def summary(self) -> str:
         """The counts of the run in a line."""
-        return self.totals.summary(time.monotonic() - self._began)
+        return self._totals.summary(time.monotonic() - self._began)
 
     def _line(self, progress: BatchProgress) -> str:
         parts = [

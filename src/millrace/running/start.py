@@ -12,26 +12,17 @@ from millrace.model.pipeline import Pipeline
 from millrace.running.handle import Run
 from millrace.running.layers import check_layers, compute_batch_layer
 from millrace.running.lease import Lease, check_unclaimed
-from millrace.running.preflight import check_agreement, serving
-from millrace.running.run import (
-    batch_summary,
-    check_stream,
-    lag_of,
-    prepare_batch,
-    start_stream,
-    typed,
-)
-from millrace.running.savepoint import started_from
+from millrace.running.retried import RetriedStream
+from millrace.running.run import batch_summary, check_stream, from_savepoint, lag_of, prepare_batch
 from millrace.running.settings import Locations, Settings
-from millrace.running.views import KeptViews
+from millrace.running.streaming import typed
 from millrace.spark.outputs import check_places
-from millrace.views.store import Store, open_store
+from millrace.views.store import file_of, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from millrace.spark.gather import Gathered
-    from millrace.spark.stream import StreamRun
 
 _LOOK_EVERY = 0.2
 
@@ -43,7 +34,11 @@ def start(pipeline: Pipeline, settings: Settings, spark: "SparkSession | None" =
     """
     named = settings.home(pipeline.name)
     # The program may change its working folder while the run goes on.
-    home = replace(named, log=named.log.absolute(), checkpoint=named.checkpoint.absolute())
+    store = file_of(named.store)
+    home = replace(
+        named, log=named.log.absolute(), checkpoint=named.checkpoint.absolute(),
+        store=named.store if store is None else str(store.absolute()),
+    )  # fmt: skip
     with home.named():
         return _start(pipeline, home, settings, spark)
 
@@ -60,22 +55,21 @@ def _start(pipeline: Pipeline, home: Locations, settings: Settings, spark: "Spar
         check_unclaimed()
     with ExitStack() as held:
         lease = held.enter_context(Lease(pipeline.name, home.master, spark))
-        store = held.enter_context(closing(open_store(home.store)))
-        with started_from(savepoint, home, serving(store, pipeline.name)):
+        with from_savepoint(savepoint, pipeline, home):
             pipeline = typed(pipeline, home, lease)
             if settings.layer == "batch":
                 run = _layer(pipeline, home, lease, held)
             elif settings.mode == "batch":
-                run = _batch(pipeline, home, settings, store, lease, held)
+                run = _batch(pipeline, home, settings, lease, held)
             else:
-                run = _stream(pipeline, home, settings, store, lease, held)
+                run = _stream(pipeline, home, settings, lease, held)
     return run
 
 
 class _Streaming:
     """The work of a stream."""
 
-    def __init__(self, stream: "StreamRun", run: Run, home: Locations, ends: bool) -> None:
+    def __init__(self, stream: RetriedStream, run: Run, home: Locations, ends: bool) -> None:
         """`ends` is True if the stream ends by itself."""
         self._stream, self._run, self._home, self._ends = stream, run, home, ends
         self._began = time.monotonic()
@@ -108,21 +102,17 @@ class _Once:
         self._told.append(1)
 
 
-def _stream(
-    pipeline: Pipeline, home: Locations, settings: Settings, store: Store, lease: Lease, held: ExitStack
-) -> Run:
-    generation = check_agreement(pipeline, home, store)
-    if pipeline.views:
-        held.enter_context(store.claim(pipeline.name, generation))
-    views = KeptViews(store, pipeline, generation, home.boundary)
+def _stream(pipeline: Pipeline, home: Locations, settings: Settings, lease: Lease, held: ExitStack) -> Run:
     run = Run(pipeline.name, lag_of(pipeline, home))
-    stream = start_stream(pipeline, home, generation, views, settings.how, lease, run.on_batch)
+    stream = RetriedStream(pipeline, home, settings.how, lease, run.on_batch, run.on_wait)
+    held.enter_context(stream)
     run.begin(_Streaming(stream, run, home, settings.until_caught_up), held.pop_all())
     return run
 
 
-def _batch(pipeline: Pipeline, home: Locations, settings: Settings, store: Store, lease: Lease, held: ExitStack) -> Run:
+def _batch(pipeline: Pipeline, home: Locations, settings: Settings, lease: Lease, held: ExitStack) -> Run:
     run, began = Run(pipeline.name), time.monotonic()
+    store = held.enter_context(closing(open_store(home.store)))
     compute = prepare_batch(pipeline, home, store, lease, settings.shards, run.on_tasks)
 
     def work(told: Sequence[int]) -> str:

@@ -3,13 +3,17 @@
 import fcntl
 import json
 import os
+import threading
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from millrace.eventlog.sealed import sealed, unsealed
 from millrace.running.health import Health
+from millrace.running.totals import Totals
+from millrace.running.waiting import Waiting
 from millrace.sources.skipped import read_skipped
 from millrace.spark.progress import BatchProgress
 
@@ -17,26 +21,87 @@ _FILE = "status.json"
 
 
 def note(
-    checkpoint: Path, pipeline: str, progress: BatchProgress, dead: int, clock_moved: int, health: Health | None = None
+    checkpoint: Path,
+    pipeline: str,
+    progress: BatchProgress | None,
+    dead: int,
+    clock_moved: int,
+    health: Health | None = None,
+    *,
+    rows: int = 0,
+    answers: int = 0,
+    waiting: Waiting | None = None,
+    at: float | None = None,
 ) -> None:
-    """Write the progress of the last micro-batch to the checkpoint.
+    """Write the report of a run to its checkpoint.
 
-    `dead` counts all dead letters of the run; `clock_moved` is the last jump of the clock in the run, or 0.
+    `progress` is the last micro-batch, which ended `at` that time, by default now. `dead`, `rows` and `answers` count
+    since the start of the run; `clock_moved` is the last jump of the clock since then, or 0.
     """
     known = health or Health()
     about = {
-        "pipeline": pipeline, "at": time.time(), "dead": dead, "clock_moved": clock_moved,
-        "progress": json.loads(progress.to_json()), "warnings": list(known.warnings().values()),
+        "pipeline": pipeline, "at": time.time() if at is None else at, "dead": dead, "clock_moved": clock_moved,
+        "rows": rows, "answers": answers, "waiting": None if waiting is None else asdict(waiting),
+        "progress": None if progress is None else json.loads(progress.to_json()),
+        "warnings": list(known.warnings().values()),
         "unknown": known.unknown, "missing": known.missing,
     }  # fmt: skip
-    beside = checkpoint / f".{_FILE}.part"
-    beside.write_text(json.dumps(sealed(about)), encoding="utf-8")
-    os.replace(beside, checkpoint / _FILE)
+    text, file = json.dumps(sealed(about)), checkpoint / _FILE
+    try:
+        beside = file.with_name(f".{_FILE}.part")
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, file)
+    except OSError:
+        if waiting is None:
+            raise
+        # The disk may be full, but the present report has its place there.
+        with file.open("r+b") as present:
+            present.write(text.encode())
+            present.truncate()
+
+
+class Report:
+    """The report of one run, over all starts of its stream."""
+
+    def __init__(self, pipeline: str) -> None:
+        """Nothing is written before the first micro-batch."""
+        self._pipeline = pipeline
+        self._totals = Totals()
+        self._progress: BatchProgress | None = None
+        self._at = time.time()
+        self._clock_moved = 0
+        self._health = Health()
+        self._writing = threading.Lock()
+        """Spark reports micro-batches from a thread of its own."""
+
+    def batch(self, checkpoint: Path, progress: BatchProgress) -> None:
+        """Write the progress of a micro-batch. Raises OSError if that fails."""
+        self._totals = self._totals.after(progress)
+        self._progress, self._at = progress, time.time()
+        self._clock_moved = progress.clock_moved or self._clock_moved
+        self._health = self._health.after(progress, time.monotonic())
+        self._note(checkpoint, None)
+
+    def waits(self, checkpoint: Path, waiting: Waiting | None) -> None:
+        """Write what the run waits for; None if it no longer waits.
+
+        If nothing can be written, the present report stays: the trouble that is to be reported may be the disk.
+        """
+        with suppress(OSError):
+            self._note(checkpoint, waiting)
+
+    def _note(self, checkpoint: Path, waiting: Waiting | None) -> None:
+        totals = self._totals
+        with self._writing:
+            note(
+                checkpoint, self._pipeline, self._progress, totals.dead_letters, self._clock_moved, self._health,
+                rows=totals.rows, answers=totals.answers, waiting=waiting, at=self._at,
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The status of a pipeline after its last micro-batch."""
+    """The status of a pipeline after its last micro-batch, or while it waits."""
 
     pipeline: str
     """The name of the pipeline; that of the checkpoint if the report is damaged."""
@@ -47,6 +112,7 @@ class Status:
     dead: int
     """Dead letters since it was started."""
     progress: dict[str, Any]
+    """The last micro-batch; empty before the first one."""
     clock_moved: int = 0
     """The last jump of the clock since it was started, as `BatchProgress` has it; 0 if there was none."""
     skipped: int = 0
@@ -57,8 +123,21 @@ class Status:
     """The number of fields of its records that are no columns, in those that were looked at."""
     missing: int = 0
     """The number of columns that are in none of them."""
+    rows: int = 0
+    """Records read since it was started."""
+    answers: int = 0
+    """Rows written to views and sinks since it was started."""
+    waiting: Waiting | None = None
+    """What it waits for; None if it does not wait, or is not running."""
     damaged: Path | None = None
     """The file with the report, if it is damaged; then nothing else is known."""
+
+    @property
+    def state(self) -> str:
+        """Running, waiting, stopped or damaged."""
+        if self.damaged is not None:
+            return "damaged"
+        return "stopped" if not self.is_running else "running" if self.waiting is None else "waiting"
 
 
 def all_under(folder: Path) -> list[Status]:
@@ -68,12 +147,13 @@ def all_under(folder: Path) -> list[Status]:
         running = is_locked(file.parent)
         try:
             about = unsealed(file.read_bytes())
-            progress = _checked(about["progress"])
+            waiting = about.get("waiting") if running else None
             found.append(
                 Status(
-                    str(about["pipeline"]), file.parent, running, float(about["at"]), about["dead"], progress,
-                    about["clock_moved"], read_skipped(file.parent).records, tuple(about.get("warnings", ())),
-                    about.get("unknown", 0), about.get("missing", 0),
+                    str(about["pipeline"]), file.parent, running, float(about["at"]), about["dead"],
+                    _checked(about["progress"]), about["clock_moved"], read_skipped(file.parent).records,
+                    tuple(about.get("warnings", ())), about.get("unknown", 0), about.get("missing", 0),
+                    about.get("rows", 0), about.get("answers", 0), None if waiting is None else Waiting(**waiting),
                 )
             )  # fmt: skip
         except FileNotFoundError:  # the checkpoint was removed meanwhile
@@ -83,8 +163,26 @@ def all_under(folder: Path) -> list[Status]:
     return found
 
 
-def _checked(progress: dict[str, Any]) -> dict[str, Any]:
-    """The progress of a micro-batch. Raises KeyError or TypeError if it lacks something that the status shows."""
+def described(status: Status, behind: int | None) -> dict[str, Any]:
+    """A status as JSON has it. `behind` is the lag in records, or None. A damaged report leaves nothing to describe."""
+    about = {
+        "pipeline": status.pipeline, "checkpoint": status.checkpoint.name, "state": status.state,
+        "running": status.is_running,
+    }  # fmt: skip
+    if status.damaged is not None:
+        return {**about, "file": str(status.damaged)}
+    return {
+        **about, "waiting": None if status.waiting is None else asdict(status.waiting), "behind": behind,
+        "at": status.at, "rows": status.rows, "answers": status.answers, "dead": status.dead,
+        "skipped": status.skipped, "unknown": status.unknown, "missing": status.missing,
+        "warnings": list(status.warnings), "clock_moved": status.clock_moved, "progress": status.progress or None,
+    }  # fmt: skip
+
+
+def _checked(progress: dict[str, Any] | None) -> dict[str, Any]:
+    """The progress of a micro-batch, if any. Raises KeyError or TypeError if it lacks something that is shown."""
+    if progress is None:
+        return {}
     parts = progress["parts"].values()
     shown = [progress[name] for name in ("batch", "rows_per_second", "seconds", "late", "open_windows", "errors")]
     shown += [part["lag"] or 0 for part in parts]

@@ -1,7 +1,9 @@
-"""The HTTP server of Millrace: clients append records to topics, read views and run SQL queries."""
+"""The HTTP server of Millrace: appends records to topics, serves views, queries and the status of pipelines."""
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +12,16 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 
 from millrace.eventlog.topics import Log
-from millrace.model.errors import Kind, MillraceError, PipelineError
+from millrace.model.errors import Kind, MillraceError, PipelineError, not_found
 from millrace.server.asked import asked_of
 from millrace.server.body import records_of
 from millrace.server.collector import BusyError, Collector
 from millrace.server.dead import dead_routes
 from millrace.server.gate import Marks
+from millrace.server.metrics import metrics_text
 from millrace.server.tables import arrow_answer, json_answer, wants_arrow
 from millrace.sources.collect import keys_of
-from millrace.views.store import ForgottenError, Store
+from millrace.views.store import ForgottenError, NoViewsError, Store
 from millrace.views.tabular import table_of
 
 MOST = 64 << 20
@@ -57,8 +60,17 @@ _TAKES_QUERY = {
 }
 
 
-def make_app(log: Log, store: Store, marks: Marks | None = None, folder: Path | None = None) -> FastAPI:
-    """The application over a log, a store and a folder of checkpoints, by default that of the log."""
+def make_app(
+    log: Log,
+    store: Store,
+    marks: Marks | None = None,
+    folder: Path | None = None,
+    pipelines: Callable[[], Sequence[dict[str, Any]]] = tuple,
+) -> FastAPI:
+    """The application over a log, a store and a folder of checkpoints, by default that of the log.
+
+    `pipelines` returns the status of each pipeline, one per checkpoint.
+    """
     app = FastAPI(title="Millrace", docs_url="/docs", redoc_url=None)
     collector = Collector(log, marks or Marks(), time.monotonic)
 
@@ -153,6 +165,39 @@ def make_app(log: Log, store: Store, marks: Marks | None = None, folder: Path | 
         if wants_arrow(request):
             return await asyncio.to_thread(lambda: arrow_answer(table_of(found)))
         return await asyncio.to_thread(json_answer, {"columns": found.columns, "rows": found.rows, "more": found.more})
+
+    @app.get("/healthz")
+    def healthy() -> dict[str, str]:
+        """Whether the server answers."""
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    def ready() -> dict[str, str]:
+        """Whether the log and the store can be read; otherwise the error."""
+        log.topics()
+        with suppress(NoViewsError):  # no pipeline with views has run yet
+            store.version()
+        return {"status": "ok"}
+
+    @app.get("/pipelines")
+    def statuses() -> list[dict[str, Any]]:
+        return list(pipelines())
+
+    @app.get("/pipelines/{name}")
+    def statuses_of(name: str) -> list[dict[str, Any]]:
+        """The status of one pipeline: one for the checkpoint of each generation."""
+        found = pipelines()
+        named = [status for status in found if status["pipeline"] == name]
+        if not named:
+            known = dict.fromkeys(status["pipeline"] for status in found)
+            raise not_found("pipeline", name, known, "name one of GET /pipelines")
+        return named
+
+    @app.get("/metrics")
+    def metrics(request: Request) -> Response:
+        """Metrics for Prometheus."""
+        text, kind = metrics_text(pipelines(), log, request.headers.get("accept", ""))
+        return Response(text, headers={"Content-Type": kind})
 
     app.include_router(dead_routes(folder or log.path.parent, log, _body))
     return app

@@ -13,7 +13,7 @@ from millrace.eventlog.durable import write_whole
 from millrace.eventlog.sealed import sealed, unsealed
 from millrace.eventlog.topics import Log
 from millrace.formats.texts import as_texts
-from millrace.model.errors import AGAIN, ConflictError
+from millrace.model.errors import AGAIN, ConflictError, gone
 from millrace.model.stream import Source
 from millrace.sources.admission import Admission, share
 from millrace.sources.bundle import Bundle, stamp_of
@@ -36,7 +36,7 @@ class Feed:
         """
         self._source, self._path, self._journal = source, log, journal
         self._group, self._member = group, member
-        self._log = Log(log)
+        self._log = _existing(log)
         self._log.topic(source.name)
         self._skipped = skipped or Skipped()
         self._admission = Admission(target)
@@ -170,4 +170,11 @@ class FeedSplit:
 
 @lru_cache(4)
 def _opened(log: str) -> Log:
-    return Log(log)
+    return _existing(log)
+
+
+def _existing(path: str) -> Log:
+    """A log that must be there: a new one must not be made in the place of a file system that is not mounted."""
+    if not Path(path).exists():
+        raise gone(f"log {path}")
+    return Log(path)

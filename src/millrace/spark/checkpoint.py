@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from millrace.eventlog.durable import write_whole
 from millrace.eventlog.sealed import sealed, unsealed
-from millrace.model.errors import AGAIN, NOTHING_LOST, ConflictError, CorruptError, MachineError
+from millrace.model.errors import AGAIN, NOTHING_LOST, ConflictError, CorruptError, MachineError, gone
 from millrace.model.explain import flow_as_text
 from millrace.plan.plan import OutputKind, Plan, Stage
 from millrace.spark.history import FORMAT, VIEWS, History, check_format, history_of
@@ -51,6 +51,11 @@ class Checkpoint:
     folder: Path
 
     @property
+    def file(self) -> Path:
+        """Its record of the pipeline."""
+        return self.folder / "millrace.json"
+
+    @property
     def spark(self) -> Path:
         """Spark's own part: offsets, commits, state."""
         return self.folder / "spark"
@@ -81,16 +86,16 @@ class Checkpoint:
         about = _about(plan)
         fingerprint = about["stages"]
         try:
-            known = unsealed(self._file.read_bytes())
+            known = unsealed(self.file.read_bytes())
         except FileNotFoundError:
             if self.spark.exists():
-                raise CorruptError(f"{self._file} of the checkpoint is missing", AGAIN) from None
+                raise CorruptError(f"{self.file} of the checkpoint is missing", AGAIN) from None
             opened = Opened(labels, uuid.uuid4().hex[:8])
             made = {"format": FORMAT, "id": opened.id, "generation": generation, "labels": labels}
             self._write({**made, **about, "outputs": dict.fromkeys(outputs_of(plan), 0), "left": []})
             return opened
         except ValueError:
-            raise CorruptError(f"{self._file} of the checkpoint is damaged", AGAIN) from None
+            raise CorruptError(f"{self.file} of the checkpoint is damaged", AGAIN) from None
         check_format(known, self.folder)
         self._check(known, about)
         left = sorted({*known["left"], *(id for id in known["stages"] if id not in fingerprint)})
@@ -144,11 +149,19 @@ class Checkpoint:
     def is_of(self, plan: Plan, shards: int | None = None) -> bool:
         """Whether a plan with the same fingerprint, and with so many shards, if given, can resume from it."""
         try:
-            known = unsealed(self._file.read_bytes())
+            known = unsealed(self.file.read_bytes())
         except (FileNotFoundError, ValueError):
             return False
         has_shards = shards is None or shards == len(known.get("labels", ()))
         return has_shards and known.get("format") == FORMAT and known.get("stages") == plan.fingerprint()
+
+    def check_there(self) -> None:
+        """Raise MachineError if the checkpoint has gone away since it was opened.
+
+        If its file system is not mounted, Spark would go on in a new folder of the same name.
+        """
+        if not self.file.exists():
+            raise gone(f"checkpoint {self.folder}")
 
     def lock(self) -> IO[bytes]:
         """Lock out other runs for as long as the returned file is open."""
@@ -161,15 +174,11 @@ class Checkpoint:
             raise in_use(self.folder) from None
         return file
 
-    @property
-    def _file(self) -> Path:
-        return self.folder / "millrace.json"
-
     def _write(self, content: dict[str, Any]) -> None:
         text = json.dumps(sealed(content), indent=1)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self._file, lambda path: path.write_text(text, encoding="utf-8"))
+            write_whole(self.file, lambda path: path.write_text(text, encoding="utf-8"))
         except OSError as error:
             raise MachineError(f"cannot write the checkpoint {self.folder}: {error.strerror}", NOTHING_LOST) from None
 

@@ -120,22 +120,19 @@ class FileWriter:
     def _stage(self, generation: int) -> Path:
         return self._root / f"_generation-{generation}-{self._pipeline}"
 
-    def _record(self, folder: Path) -> Path:
-        return folder / f".millrace-{self._pipeline}"
-
     def _own(self, folder: Path) -> list[Path]:
         files = [*folder.glob(f"{self._pipeline}-*.{self._format}"), folder / f"answers.{self._format}"]
-        return [path for path in [*files, self._record(folder)] if path.exists()]
+        return [path for path in [*files, record_of(folder, self._pipeline)] if path.exists()]
 
     def _read(self, folder: Path) -> _Record:
         try:
-            about = json.loads(self._record(folder).read_text(encoding="utf-8"))
+            about = json.loads(record_of(folder, self._pipeline).read_text(encoding="utf-8"))
             files = None if about["files"] is None else Inventory(*about["files"])
             return _Record(Commit(self._pipeline, *about["last"]), int(about["generation"]), files)
         except FileNotFoundError:
             return _Record()
         except (ValueError, KeyError, TypeError):
-            raise ConflictError(f"{self._record(folder)} is damaged", AGAIN) from None
+            raise ConflictError(f"{record_of(folder, self._pipeline)} is damaged", AGAIN) from None
 
     def _note(self, record: _Record) -> None:
         assert record.last is not None
@@ -144,7 +141,7 @@ class FileWriter:
         text = json.dumps({"generation": record.generation, "last": last, "files": files})
         with clear(f"cannot write to {self._folder}", self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self._record(self._folder), lambda part: part.write_text(text, encoding="utf-8"))
+            write_whole(record_of(self._folder, self._pipeline), lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def _remove_parts(folder: Path) -> None:
@@ -195,3 +192,8 @@ def _move(files: list[Path], to: Path) -> None:
     for path in files:
         os.replace(path, to / path.name)
     sync(to)
+
+
+def record_of(folder: Path, pipeline: str) -> Path:
+    """The file with the last commit of a pipeline to the files in a folder."""
+    return folder / f".millrace-{pipeline}"

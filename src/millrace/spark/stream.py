@@ -147,6 +147,7 @@ class StreamRun:
                 if self.is_stopped:
                     raise StoppedError
                 self._begun = batch
+            self._checkpoint.check_there()
             with passing(self._checkpoint.folder):
                 self._take(frame, batch)
         except BaseException as error:

@@ -261,7 +261,8 @@ class PostgresqlStore(SqlStore):
                 f"{self._where} is damaged: {said}", "see what can be done about it: millrace repair FILE"
             )
         if isinstance(error, errors.ProgramLimitExceeded):
-            said += " (a key is too long; shorten it in the query, as with left(k, 500))"
+            advice = "nothing was lost: a key is too long, so shorten it in the query, as with left(k, 500)"
+            return PipelineError(f"cannot {what} {self._where}: {said}", advice)
         return MachineError(f"cannot {what} {self._where}: {said}", NOTHING_LOST)
 
     def _why(self, error: psycopg.Error, limit_seconds: float) -> MillraceError:
