@@ -111,7 +111,7 @@ class Checkpoint:
     def check(self, plan: Plan) -> None:
         """Refuse a plan that cannot resume from this checkpoint, if there is one; `open` refuses damaged files."""
         try:
-            known = unsealed(self._file.read_bytes())
+            known = unsealed(self.file.read_bytes())
         except (FileNotFoundError, ValueError):
             return
         check_format(known, self.folder)
