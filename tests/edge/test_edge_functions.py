@@ -121,6 +121,15 @@ def test_dead_letters_are_told_by_the_record_that_they_come_from() -> None:
     assert [place for place, _ in taken.bad] == [1, 1, 2]
 
 
+def test_a_column_that_is_always_null_passes() -> None:
+    stream = SOURCE.select("v", nothing="NULL").filter(lambda row: row["nothing"] is None).where("nothing IS NULL")
+    table = pa.Table.from_pylist([{"v": 1}], arrow_schema(SOURCE.schema))
+    assert Fused(stream, SOURCE).take(table).rows["v"].to_pylist() == [1]
+    reference = Reference(stream.window(window.all_time()).aggregate(n=agg.sum("v")))
+    reference.input([{"v": 1}])
+    assert [pane.values["n"] for pane in reference.end()] == [1]
+
+
 def test_a_plan_has_a_statement_before_and_after_each_step_in_python() -> None:
     ((_, edge),) = stage_of("v", summed(SOURCE.filter(is_even).explode("tags").event_time("at", delay="0s"))).edges
     assert isinstance(edge, FusedEdge)

@@ -59,8 +59,10 @@ def apply(step: Applying, rows: pa.Table) -> Applied:
 
 def as_arrow(rows: pa.Table, schema: Schema) -> pa.Table:
     """The columns of a schema, with the Arrow types that functions receive."""
-    columns = {column.name: (rows[column.name], arrow_type(column.type)) for column in schema}
-    return pa.table({name: held if kind is None else held.cast(kind) for name, (held, kind) in columns.items()})
+    kinds = {column.name: arrow_type(column.type) for column in schema}
+    return pa.table(
+        {name: pa.nulls(len(rows)) if kind is None else rows[name].cast(kind) for name, kind in kinds.items()}
+    )
 
 
 def _filtered(step: Filter, rows: pa.Table) -> Applied:

@@ -32,8 +32,8 @@ def arrow_type(type: str) -> pa.DataType | None:
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """A schema as an Arrow schema."""
-    return pa.schema([(column.name, arrow_type(column.type)) for column in schema])
+    """A schema as an Arrow schema; a column whose type depends on the values has none."""
+    return pa.schema([(column.name, arrow_type(column.type) or pa.null()) for column in schema])
 
 
 def _convert(type: exp.DataType) -> pa.DataType:
