@@ -63,6 +63,16 @@ def test_a_column_that_is_left_out_is_null() -> None:
     assert made(EVENTS.map(lambda row: {"ms": 2}, SHORT), [row()]) == [{"user": None, "ms": 2}]
 
 
+@pytest.mark.parametrize("over", ["rows", "arrow"])
+def test_a_column_that_is_not_null_must_have_a_value(over: str) -> None:
+    def same(given: Any) -> Any:
+        return {"ms": given["ms"]} if over == "rows" else given.select(["ms"])
+
+    found = applied(EVENTS.map(same, "ms BIGINT NOT NULL", over=over), [row(ms=1), row(ms=None), row(ms=3)])
+    assert found.rows["ms"].to_pylist() == [1, 3]
+    assert found.failed == {1: "map(same) returned ms: ms is missing or null, but NOT NULL"}
+
+
 def test_flat_map_makes_any_number_of_rows() -> None:
     def words(row: Row) -> Iterator[Row]:
         for word in row["user"].split():

@@ -21,7 +21,7 @@ from millrace.model.duration import to_datetime, to_instant
 from millrace.model.errors import MillraceError, NoValueError, because, raised_at, shown
 from millrace.model.fitting import holder
 from millrace.model.function import Function, Over
-from millrace.model.schema import Column, Schema
+from millrace.model.schema import Column, Schema, missing
 from millrace.model.stream import Applying, Explode, Filter, Map, event_time_columns
 from millrace.model.types import INTEGERS
 
@@ -131,7 +131,15 @@ def _table(step: Map, made: Sequence[Mapping[str, Any]], before: pa.Table) -> pa
         else _array(step, column, [each.get(column.name) for each in made])
         for column in step.schema
     ]
-    return pa.table(columns, schema=arrow_schema(step.schema))
+    return _complete(step, pa.table(columns, schema=arrow_schema(step.schema)))
+
+
+def _complete(step: Map, rows: pa.Table) -> pa.Table:
+    """The rows. Raises NoValueError if a NOT NULL column has no value for one of them."""
+    for name in step.schema.required:
+        if rows[name].null_count:
+            raise NoValueError(f"{step} returned {name}: {missing(name)}")
+    return rows
 
 
 def _array(step: Map, column: Column, values: list[Any]) -> pa.Array:
@@ -199,7 +207,7 @@ def _whole(step: Map | Filter, rows: pa.Table) -> Applied:
         if name in columns and not made[name].equals(rows[name]):
             raise _changed(step, name)
         made[name] = rows[name]
-    return Applied(pa.table(made), np.arange(len(rows)))
+    return Applied(_complete(step, pa.table(made)), np.arange(len(rows)))
 
 
 def _columns(step: Map | Filter, returned: Any) -> dict[str, Any]:
