@@ -18,11 +18,12 @@ from typer.testing import CliRunner
 from millrace import Pipeline, agg, memory, window
 from millrace.cli import app
 from millrace.eventlog.topics import Log, now
+from millrace.model.arrow import arrow_schema
 from millrace.model.connectors import Commit
 from millrace.model.duration import SECOND
 from millrace.running.status import note
 from millrace.running.views import KeptViews
-from millrace.spark.answers import arrow_schema, schema_of
+from millrace.spark.answers import schema_of
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.progress import BatchProgress
 from millrace.views.store import open_store

@@ -27,7 +27,7 @@ from millrace.formats.written import written
 from millrace.model.inputs import memory, table
 from millrace.model.schema import Column, parse_schema
 from millrace.sources.bundle import Bundle, Times
-from millrace.spark.native import CONTROL
+from millrace.spark.marks import CONTROL
 from millrace.spark.reading import rows_of
 from millrace.spark.source import Task
 

@@ -283,7 +283,8 @@ def test_a_plain_stream_is_no_view() -> None:
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (lambda: plays.filter("ms > 3"), "a stream has no filter(); use where()"),  # type: ignore[attr-defined]
+        (lambda: plays.withColumn("s", "ms / 1000"), "a stream has no withColumn(); use with_columns()"),  # type: ignore[attr-defined]
+        (lambda: plays.mapInPandas(len), "a stream has no mapInPandas(); use map(..., over='pandas')"),  # type: ignore[attr-defined]
         (lambda: plays.groupBy("user"), "use group_by()"),  # type: ignore[attr-defined]
         (lambda: plays.wher("ms > 3"), "did you mean 'where'?"),  # type: ignore[attr-defined]
         (lambda: plays.group_by("user").event_time("at"), "has no event_time(); call it before .group_by()"),  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ PLAYS = log("plays", "user STRING, track STRING, ms BIGINT, at TIMESTAMP")
 TIMED = PLAYS.event_time("at", delay="10s")
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*EXAMPLES, Path(__file__).with_name("functions.py")], ids=lambda path: path.stem)
 def test_the_plans_of_the_examples(path: Path) -> None:
     """To accept a change of plan: UPDATE_GOLDEN=1 pytest tests/plan, and read the difference in git."""
     pipeline = load(path)

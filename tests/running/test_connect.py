@@ -21,11 +21,12 @@ from millrace import MillraceError, Pipeline, agg, memory, on, window
 from millrace.client import remote
 from millrace.client.connection import Connection
 from millrace.eventlog.topics import Log
+from millrace.model.arrow import arrow_schema
 from millrace.model.connectors import Commit
 from millrace.model.errors import MachineError
 from millrace.running.views import KeptViews, shapes_of
 from millrace.server.app import make_app
-from millrace.spark.answers import arrow_schema, schema_of
+from millrace.spark.answers import schema_of
 from millrace.views.store import ForgottenError, NoViewsError, ViewRows, open_store
 from millrace.views.tabular import ARROW, table_of
 

@@ -19,13 +19,14 @@ from fastapi.testclient import TestClient
 from millrace import Pipeline, agg, memory, on, window
 from millrace.eventlog import opening
 from millrace.eventlog.topics import Log
+from millrace.model.arrow import arrow_schema
 from millrace.model.connectors import Commit
 from millrace.running.views import KeptViews
 from millrace.server import app as server
 from millrace.server.app import make_app
 from millrace.server.collector import Collector
 from millrace.server.gate import Gate, Marks
-from millrace.spark.answers import arrow_schema, schema_of
+from millrace.spark.answers import schema_of
 from millrace.views.store import open_store
 
 EVENTS = memory("events", "track STRING, at TIMESTAMP").event_time("at", delay="0s").group_by("track")

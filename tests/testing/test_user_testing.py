@@ -221,8 +221,35 @@ def ahead_of_time() -> tuple[Pipeline, Script]:
     return pipeline, script
 
 
+def functions() -> tuple[Pipeline, Script]:
+    """Functions before and after a dedup, an explode after event time, and rows that functions reject."""
+    posts = memory("posts", "id BIGINT, text STRING, at TIMESTAMP").event_time("at", delay="5m")
+
+    def tagged(row: dict[str, Any]) -> dict[str, Any]:
+        ratio = 12 // row["id"]
+        return {"id": row["id"], "tags": row["text"].split(), "ratio": ratio}
+
+    rows = posts.map(tagged, "id BIGINT, at TIMESTAMP, tags ARRAY<STRING>, ratio BIGINT")
+    tags = rows.explode("tags").group_by("tags").window(window.fixed("10m"))
+    once = rows.dedup("id").filter(lambda row: 6 // (row["ratio"] - 12) != 0)
+    pipeline = Pipeline(
+        "posts", {"tags": tags.aggregate(n=agg.count(), ratio=agg.sum("ratio"))}, [once.to(to_topic("once"))]
+    )
+
+    def post(number: int | None, text: str | None, minutes: float) -> dict[str, Any]:
+        return {"id": number, "text": text, "at": at(minutes)}
+
+    script = (
+        Script()
+        .rows("posts", post(0, "a", 0), post(1, "a b", 1), post(2, "", 2), post(3, None, 12), post(3, "b b", 1))
+        .rows("posts", post(3, "c", 1), post(4, "a", 30), post(None, "late", 40))
+        .end()
+    )
+    return pipeline, script
+
+
 CASES: list[Callable[[], tuple[Pipeline, Script]]] = [
-    charts, sensors, clickstream, orders, visits, renamed, ahead_of_time,
+    charts, sensors, clickstream, orders, visits, renamed, ahead_of_time, functions,
 ]  # fmt: skip
 
 

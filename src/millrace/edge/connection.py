@@ -21,10 +21,10 @@ class Prepared:
     Each is planned once: planning takes DuckDB several times as long as processing a small bundle.
     """
 
-    def __init__(self, tables: Mapping[str, pa.Table] | None = None) -> None:
+    def __init__(self, tables: "Mapping[str, pa.Table | Given] | None" = None) -> None:
         """Plan nothing yet: most of the possible statements never run."""
         self._tables = dict(tables or {})
-        self._given = _Given()
+        self._given = Given(pa.schema([]))
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._names: dict[str, str] = {}
 
@@ -65,11 +65,13 @@ class Prepared:
         self._connection = opened
 
 
-class _Given:
+class Given:
     """A table of DuckDB's that supplies its current rows to each statement."""
 
-    schema: pa.Schema = pa.schema([])
-    rows: pa.Table | None = None
+    def __init__(self, schema: pa.Schema) -> None:
+        """Start without rows."""
+        self.schema = schema
+        self.rows: pa.Table | None = None
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         rows = self.schema.empty_table() if self.rows is None else self.rows

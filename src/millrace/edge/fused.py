@@ -1,9 +1,11 @@
-"""The fused edge: rows to partials in one DuckDB statement.
+"""The fused edge: rows to partials in DuckDB statements, usually one.
 
 For each bundle, the statement filters, projects, joins small tables, cuts event time into slices and aggregates by
 (key, slice), in columns and without a Python loop. If SQL cannot express the window or the aggregate (sketches, count
 windows), the statement stops before them, and `panes.lift` does the rest. A row expression that DuckDB's SQL cannot
 express with Spark's meaning is refused with the reason (`CannotFuseError`), and the query runs natively instead.
+
+A step that runs in Python (`map`, `explode`) divides the work: one statement before it, one after it.
 
 With the partials, the edge returns the event times of the bundle, which advance the watermark; rows without an event
 time, or with one that is too far ahead of the log time, become dead letters. So does a row for which an expression has
@@ -12,7 +14,7 @@ expression that always has a value adds no such cost.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 
 import duckdb
@@ -20,11 +22,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.edge.calls import Calls
 from millrace.edge.connection import ROW_NUMBER, Prepared
 from millrace.edge.decode import MISFIT
 from millrace.edge.partials import AT, NotInSqlError, partials_of, slice_of
 from millrace.edge.staged import BAD, SIDE, Staged, Stages, ahead, may_fail
 from millrace.edge.tables import columns_of
+from millrace.edge.taken import Taken
 from millrace.formats.sql import quoted, to_duckdb
 from millrace.model import operators
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME
@@ -46,19 +50,6 @@ from millrace.sources.bundle import LOGGED
 
 _NEWEST, _CLOSED = "__newest", "__closed"
 _MOST_TIMES = 4096
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Taken:
-    """The result of processing a bundle."""
-
-    rows: pa.Table
-    """Partials, or rows to be lifted; for a plain stream, its rows."""
-    seen: Seen = field(default_factory=Seen)
-    timeless: tuple[tuple[int, str, str], ...] = ()
-    """The numbers of the rows that have no event time, or one that is too far ahead, with reasons and hints."""
-    bad: tuple[tuple[int, str], ...] = ()
-    """The numbers of the rows for which an expression has no value, with the reasons."""
 
 
 class Fused:
@@ -123,7 +114,12 @@ class Fused:
     @property
     def is_one_statement(self) -> bool:
         """Whether one statement is enough for a bundle without dead letters."""
-        return self._tells or not self._stages.timed
+        return not self._stages.calls and (self._tells or not self._stages.timed)
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """The statements that run for a bundle without dead letters; a step in Python follows each but the last."""
+        return (*(call.statement for call in self._stages.calls), self.statement)
 
     def decodes_all(self, rows: pa.Table) -> bool:
         """Whether the statement decodes every record, given records such as these.
@@ -142,13 +138,20 @@ class Fused:
 
     def take(self, rows: pa.Table) -> Taken:
         """Process a bundle."""
-        with self._prepared.over(self._placed(rows)) as ask:
-            made = ask(self.statement).to_arrow_table()
-            if self._tells:
-                return self._told(ask, made)
-            good, bad = self._apart(ask, made)
-            seen, timeless = self._times(ask)
-            return Taken(good, seen, timeless, bad)
+        placed = self._placed(rows)
+        with self._prepared.over(placed) as ask:
+            if not self._stages.calls:
+                return self._taken(ask)
+            with self._calls.made(placed, ask) as traced:
+                return traced.back(self._taken(ask))
+
+    def _taken(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> Taken:
+        made = ask(self.statement).to_arrow_table()
+        if self._tells:
+            return self._told(ask, made)
+        good, bad = self._apart(ask, made)
+        seen, timeless = self._times(ask)
+        return Taken(good, seen, timeless, bad)
 
     def _placed(self, rows: pa.Table) -> pa.Table:
         for name in self.hidden:
@@ -184,7 +187,12 @@ class Fused:
 
     @cached_property
     def _prepared(self) -> Prepared:
-        return Prepared({name: self._rows_of(join) for name, join in self._stages.joins.items()})
+        joined = {name: self._rows_of(join) for name, join in self._stages.joins.items()}
+        return Prepared({**joined, **self._calls.tables})
+
+    @cached_property
+    def _calls(self) -> Calls:
+        return Calls(self._stages.calls, self._stages.tried)
 
     def _rows_of(self, join: Join) -> pa.Table:
         """The current rows of a table; those of a table that may change are given, or else read."""

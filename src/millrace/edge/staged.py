@@ -11,10 +11,15 @@ from typing import assert_never
 from millrace.edge.connection import ROW_NUMBER
 from millrace.formats.sql import CannotFuseError, quoted, to_duckdb, tried
 from millrace.model.expression import Expression
+from millrace.model.schema import UNKNOWN
 from millrace.model.stream import (
+    Applying,
     Dedup,
     EventTime,
+    Explode,
+    Filter,
     Join,
+    Map,
     Select,
     Source,
     Stream,
@@ -68,6 +73,21 @@ class Staged:
         return Staged(sql, self.is_marked if is_marked is None else is_marked, self.is_logged)
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A step that runs in Python, between two statements."""
+
+    name: str
+    """The name that its rows have in later statements."""
+    step: Applying
+    statement: str
+    """The query for the rows that it takes."""
+    hidden: tuple[str, ...]
+    """The hidden columns that its rows have, too."""
+    is_marked: bool
+    """Whether some of them may be bad."""
+
+
 class Stages:
     """The steps of one stream over the rows of one of its sources."""
 
@@ -81,6 +101,8 @@ class Stages:
         """The joins, by the name that the table has in the queries."""
         self.timed: list[tuple[EventTime, Staged]] = []
         """Each node that assigns event time, and the rows that it assigns it to."""
+        self.calls: list[Call] = []
+        """The steps that run in Python, each after those that it reads."""
         self.tried: list[Expression] = []
         """The expressions that may have no value for a row, by number."""
 
@@ -108,8 +130,23 @@ class Stages:
             case (Where() | Select() | WithColumns() | Join() | EventTime()) as step:
                 above = self._stream(step.parent, source)
                 return None if above is None else self._step(step, above)
+            case (Map() | Filter() | Explode()) as step:
+                above = self._stream(step.parent, source)
+                return None if above is None else self._applied(step, above)
             case never:
                 assert_never(never)
+
+    def _applied(self, step: Applying, above: Staged) -> Staged:
+        """The rows that a step in Python makes: it runs over the answer of a statement, and bad rows stop there."""
+        for column in (*step.parent.schema, *step.schema):
+            if UNKNOWN in column.type:
+                raise CannotFuseError(f"{column.name} has a type that only Spark can resolve")
+        name = f"__applied{len(self.calls)}"
+        columns = ", ".join([*above.own, *map(quoted, step.parent.schema.names)])
+        statement = f"SELECT {columns} FROM ({above.sql})"
+        self.calls.append(Call(name, step, statement, tuple(above.hidden), above.is_marked))
+        made = ", ".join(map(quoted, step.schema.names))
+        return above.then(f"SELECT {', '.join(above.hidden)}, {made} FROM {name}", is_marked=False)
 
     def _union(self, node: Union, source: Source) -> Staged | None:
         many, found = len(node.parents), [self._stream(side, source) for side in node.parents]

@@ -4,7 +4,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from millrace.model.errors import refuse
-from millrace.model.schema import DIALECT
+from millrace.model.schema import DIALECT, Schema
 from millrace.model.types import normal
 
 _PLAIN = {
@@ -29,6 +29,11 @@ def arrow_type(type: str) -> pa.DataType | None:
     ListType(list<item: int64>)
     """
     return None if type in ("UNKNOWN", "NULL", "VOID") else _convert(exp.DataType.build(normal(type), dialect=DIALECT))
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """A schema as an Arrow schema; a column whose type depends on the values has none."""
+    return pa.schema([(column.name, arrow_type(column.type) or pa.null()) for column in schema])
 
 
 def _convert(type: exp.DataType) -> pa.DataType:

@@ -140,6 +140,20 @@ def because(error: Exception) -> str:
     return ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
 
 
+def raised_at(error: Exception) -> Place | None:
+    """The line of a user's function that an error comes from, innermost in the function's own file."""
+    trace = error.__traceback__
+    while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] == "millrace":
+        trace = trace.tb_next
+    if trace is None:  # a function that is not written in Python
+        return None
+    file, line = trace.tb_frame.f_code.co_filename, trace.tb_lineno
+    while (trace := trace.tb_next) is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            line = trace.tb_lineno
+    return Place(file, line)
+
+
 def caller() -> Place:
     """The innermost line outside Millrace on the call stack: the user's line that builds this object."""
     frame = sys._getframe(1)

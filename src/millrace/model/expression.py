@@ -6,6 +6,7 @@ translates it to DuckDB's SQL; Spark gets the text. An expression that only Spar
 
 import re
 from dataclasses import dataclass, field
+from inspect import isfunction
 
 from sqlglot import exp
 
@@ -53,10 +54,18 @@ class Expression:
 def parse_expression(sql: str, schema: Schema) -> Expression:
     """Parse an expression over these columns; an invalid one is refused with the reason."""
     if not isinstance(sql, str):
-        raise refuse(f"a row expression must be a string of SQL, such as 'ms >= 30000', not {shown(sql)}")
+        needed = "a row expression must be a string of SQL, such as 'ms >= 30000'"
+        if isfunction(sql):
+            raise refuse(f"{needed}, not the function {sql.__name__}", advice="pass a function to filter() or map()")
+        is_column = type(sql).__name__ == "Column" and type(sql).__module__.startswith("pyspark.")
+        raise refuse(f"{needed}, not {shown(sql)}", advice="write it as SQL in a string" if is_column else None)
     tree = read_expression(sql)
-    if _GENERATORS.search(sql):
-        raise refuse(f"{sql!r} returns several rows or columns, but a row expression must return one value")
+    generator = _GENERATORS.search(sql)
+    if generator is not None:
+        advice = "compute the array with with_columns(), then call .explode(...)" if "explode" in generator[1] else None
+        raise refuse(
+            f"{sql!r} returns several rows or columns, but a row expression must return one value", None, advice
+        )
     for kind, problem, advice in _REFUSED:
         part = tree.find(kind)
         if part is not None:
@@ -65,7 +74,9 @@ def parse_expression(sql: str, schema: Schema) -> Expression:
         raise refuse(f"{sql!r} names its result", advice=f"write {tree.alias}={tree.this.sql(DIALECT)!r} instead")
     for call in tree.find_all(exp.Anonymous):
         if call.name.lower() not in SPARK_FUNCTIONS:
-            raise refuse_unknown("function", call.name, SPARK_FUNCTIONS, listed=False)
+            unknown = refuse_unknown("function", call.name, SPARK_FUNCTIONS, listed=False)
+            advice = "use a function of Spark SQL, or pass a Python function to map() or filter()"
+            raise refuse(unknown.problem, advice=unknown.advice or advice)
     spelled = {name.lower(): name for name in schema.names}
     for column in tree.find_all(exp.Column):
         if root(column).lower() not in spelled:

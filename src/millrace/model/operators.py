@@ -1,7 +1,8 @@
 """The row operators: the static description of each kind of stream node.
 
 To add an operator, add a node in `stream`, an entry here, its semantics in `rows`, its SQL in `edge.staged`, its Spark
-plan in `spark.native` and its types in `spark.settled`. Each of these matches on `Node` and ends in `assert_never`.
+plan in `spark.native` and its types in `spark.settled`. Each of these matches on `Node` and ends in `assert_never`. An
+operator that runs in Python on every engine has its semantics in `applied` only.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,10 @@ from millrace.model.expression import Expression
 from millrace.model.stream import (
     Dedup,
     EventTime,
+    Explode,
+    Filter,
     Join,
+    Map,
     Select,
     Source,
     Stream,
@@ -50,6 +54,13 @@ def operator_of(stream: Stream) -> Operator:
         case WithColumns(columns=columns):
             added = ", ".join(f"{sql} AS {name}" for name, sql in columns)
             return _evaluating("with", added, *dict(columns).values())
+        case Map(parent=parent, function=function, many=many, schema=schema):
+            verb = "flat map" if many else "map"
+            return Operator(verb, f"{function} to ({schema})", columns=frozenset(parent.schema.names))
+        case Filter(parent=parent, function=function):
+            return Operator("filter", str(function), columns=frozenset(parent.schema.names))
+        case Explode(column=column, outer=outer):
+            return Operator("explode", column + (", outer" if outer else ""), columns=frozenset([column]))
         case Dedup(by=by, within=within):
             horizon = f" within {format_duration(within)}" if within else ""
             return Operator("dedup", ", ".join(by) + horizon, columns=frozenset(by))

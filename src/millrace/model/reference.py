@@ -19,9 +19,10 @@ from millrace.model.aggregate import Aggregate, Fold
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME, Moment, to_instant, to_micros
 from millrace.model.errors import NoValueError, at_place, refuse
 from millrace.model.evaluate import check_known
+from millrace.model.fitting import fits
 from millrace.model.pane import Failure, Mode, Pane, Timing
 from millrace.model.query import Query
-from millrace.model.rows import RowDeadLetter, RowEvaluator, as_key, fits
+from millrace.model.rows import RowDeadLetter, RowEvaluator, as_key
 from millrace.model.trigger import (
     After,
     AllOf,

@@ -6,24 +6,31 @@ reason; the other rows are processed.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import date, datetime
-from decimal import Decimal
 from math import isnan, nan
 from typing import Any, assert_never
 
+import pyarrow as pa
+
 from millrace.model.aggregate import sort_key
+from millrace.model.applied import apply
+from millrace.model.arrow import arrow_schema
 from millrace.model.clock import after_step
 from millrace.model.duration import BEGINNING_OF_TIME, to_instant
-from millrace.model.errors import NoValueError, at_place, refuse, refuse_unknown, shown, unknown
+from millrace.model.errors import at_place, refuse, refuse_unknown, shown, unknown
 from millrace.model.evaluate import RowError, check_known, evaluate
 from millrace.model.expression import Expression
+from millrace.model.fitting import fits, held
 from millrace.model.operators import operator_of
 from millrace.model.query import Computed
 from millrace.model.schema import missing
 from millrace.model.stream import (
+    Applying,
     Dedup,
     EventTime,
+    Explode,
+    Filter,
     Join,
+    Map,
     Select,
     Source,
     Stream,
@@ -36,8 +43,6 @@ from millrace.model.stream import (
     parents,
     sources,
 )
-from millrace.model.types import is_decimal, is_float, is_integer
-from millrace.model.values import BITS, to_decimal, to_float
 from millrace.model.watermark import Progress, combine
 from millrace.model.window import Row
 
@@ -128,6 +133,8 @@ class RowEvaluator:
                 return [made for row in above if (made := self._computed(row, columns)) is not None]
             case WithColumns(columns=columns):
                 return [{**row, **made} for row in above if (made := self._computed(row, columns)) is not None]
+            case (Map() | Filter() | Explode()) as step:
+                return [made for row in above for made in self._applied(step, row)]
             case Join() as join:
                 return [joined for row in above for joined in self._matches(join, row)]
             case Dedup() as dedup:
@@ -154,7 +161,7 @@ class RowEvaluator:
             elif extra:
                 self.dead.append(RowDeadLetter(row, unknown("field", extra[0], source.schema.names)))
             else:
-                fitting.append({column.name: _held(row.get(column.name), column.type) for column in source.schema})
+                fitting.append({column.name: held(row.get(column.name), column.type) for column in source.schema})
         return fitting
 
     def _computed(self, row: Row, columns: tuple[tuple[str, Expression], ...]) -> dict[str, Any] | None:
@@ -164,6 +171,15 @@ class RowEvaluator:
             if values[name] is self.NO_VALUE:
                 return None
         return values
+
+    def _applied(self, step: Applying, row: Row) -> list[Row]:
+        """The rows that a step makes of a row; a row for which it fails is a dead letter."""
+        columns = [(name, [row[name]]) for name in step.parent.schema.names]
+        schema = arrow_schema(step.parent.schema)
+        applied = apply(step, pa.table({name: pa.array(value, schema.field(name).type) for name, value in columns}))
+        self.dead += [RowDeadLetter(row, reason) for reason in applied.failed.values()]
+        rows: list[Row] = applied.rows.to_pylist(maps_as_pydicts="lossy")
+        return rows
 
     def _matches(self, join: Join, row: Row) -> list[Row]:
         table = join.table
@@ -230,42 +246,6 @@ class RowEvaluator:
         if bundle.is_something:
             self._spoke.add(id(node))
         return timed
-
-
-def fits(value: Any, type: str) -> bool:
-    """Whether a Python value belongs to an SQL type; values of nested types are not checked."""
-    if value is None:
-        return True
-    if is_integer(type):
-        limit = 1 << BITS[type] - 1
-        return isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
-    if is_float(type):
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if is_decimal(type):
-        return isinstance(value, int | Decimal) and not isinstance(value, bool) and _has_digits(Decimal(value), type)
-    if type == "DATE":
-        return isinstance(value, date) and not isinstance(value, datetime)
-    return isinstance(value, _PYTHON[type]) if type in _PYTHON else True
-
-
-def _has_digits(value: Decimal, type: str) -> bool:
-    """Whether a decimal type can hold a number without rounding it."""
-    try:
-        return value.is_finite() and to_decimal(value, type) == value
-    except NoValueError:
-        return False
-
-
-def _held(value: Any, type: str) -> Any:
-    """A value with the precision of its type: 0.1 is a different number as a FLOAT."""
-    if value is None:
-        return None
-    if is_float(type):
-        return to_float(value, type)
-    return to_decimal(Decimal(value), type) if is_decimal(type) else value
-
-
-_PYTHON = {"STRING": str, "BOOLEAN": bool, "TIMESTAMP": datetime, "BINARY": bytes}
 
 
 def _is_same(one: Any, other: Any) -> bool:

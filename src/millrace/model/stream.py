@@ -13,7 +13,9 @@ from millrace.model.connectors import CustomSource
 from millrace.model.duration import Duration, parse_duration, parse_positive
 from millrace.model.errors import Place, caller, refuse, refuse_unknown, shown, unknown
 from millrace.model.expression import Expression, named, parse_expression
-from millrace.model.schema import UNKNOWN, Column, Schema
+from millrace.model.function import Function, checked
+from millrace.model.nested import ArrayType, MapType, nested
+from millrace.model.schema import UNKNOWN, Column, Schema, parse_schema
 from millrace.model.watermark import Estimator, Policy, Punctuated
 from millrace.model.watermark import delay as bounded_delay
 from millrace.model.window import Windowing
@@ -67,6 +69,50 @@ class Stream:
             raise refuse(problem, advice="call with_columns() before .event_time(...)")
         schema = self.schema.with_columns(named(name, expression) for name, expression in added.items())
         return WithColumns(self, tuple(added.items()), schema, caller())
+
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        schema: str | Mapping[str, str] | Schema,
+        *,
+        over: str = "rows",
+        version: str | None = None,
+    ) -> "Map":
+        """Make one row of each row: `map(parse, "track STRING, ms BIGINT")`.
+
+        The function takes a row as a dict and returns a mapping of columns to values. With `over="arrow"` or
+        `over="pandas"` it takes many rows as a table or a DataFrame, and returns one with as many rows, in the same
+        order. A row for which it raises becomes a dead letter. `version` is as for `agg.fold`.
+        """
+        return self._map(checked("map", function, over, version), schema, many=False)
+
+    def flat_map(
+        self,
+        function: Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]],
+        schema: str | Mapping[str, str] | Schema,
+        *,
+        version: str | None = None,
+    ) -> "Map":
+        """Make any number of rows of each row: the function takes a dict and returns an iterable of mappings."""
+        return self._map(checked("flat_map", function, "rows", version), schema, many=True)
+
+    def filter(self, function: Callable[[Any], Any], *, over: str = "rows", version: str | None = None) -> "Filter":
+        """Keep the rows for which a function is true: `filter(is_valid)`.
+
+        The function takes a row as a dict. With `over="arrow"` or `over="pandas"` it takes many rows, and returns an
+        array or a Series of as many booleans.
+        """
+        if isinstance(function, str):
+            raise refuse("filter() takes a function", advice=f"write where({function!r}) for an SQL condition")
+        return Filter(self, checked("filter", function, over, version), self.schema, caller())
+
+    def explode(self, column: str, *, outer: bool = False) -> "Explode":
+        """Make one row of each element of an ARRAY, which takes the array's place: `explode("tags")`.
+
+        An entry of a MAP takes two columns, `key` and `value`. A row whose array is NULL or empty gives no row; with
+        `outer`, it gives one row in which the element is NULL.
+        """
+        return Explode(self, column, outer, exploded(self.schema, column), caller())
 
     def dedup(self, *by: str, within: Duration | None = None) -> "Dedup":
         """Keep the first of the rows with equal values in the columns `by`.
@@ -196,11 +242,16 @@ class Stream:
         if table.schema.type_of(column) != "TIMESTAMP":
             raise refuse(f"join(as_of={column!r}) needs a TIMESTAMP, but it is {table.schema.type_of(column)}")
 
+    def _map(self, function: Function, given: str | Mapping[str, str] | Schema, *, many: bool) -> "Map":
+        method, schema = "flat_map" if many else "map", parse_schema(given)
+        for name in event_time_columns(self):
+            if name not in schema or schema.type_of(name) != "TIMESTAMP":
+                problem = f"the schema of {method}() has no TIMESTAMP {name!r}, which the event time needs"
+                raise refuse(problem, advice=f"add it, or call .event_time(...) after {method}()")
+        return Map(self, function, many, schema, caller())
+
     def _keeps_event_time(self, chosen: Mapping[str, Expression]) -> None:
-        event_time = find_event_time(self)
-        if event_time is None:
-            return
-        for name in event_time.watched:
+        for name in event_time_columns(self):
             if name not in chosen or chosen[name].columns != (name,):
                 problem = f"select() drops or changes column {name!r}, which the event time needs"
                 raise refuse(problem, advice="select it unchanged, or call .event_time(...) after select()")
@@ -250,6 +301,44 @@ class WithColumns(Stream):
 
     parent: Stream
     columns: tuple[tuple[str, Expression], ...]
+    schema: Schema
+    place: Place = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Map(Stream):
+    """The rows that a function makes of each row: one, or any number if `many`."""
+
+    parent: Stream
+    function: Function
+    many: bool
+    schema: Schema
+    place: Place = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{'flat_map' if self.many else 'map'}({self.function})"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter(Stream):
+    """The rows for which a function is true."""
+
+    parent: Stream
+    function: Function
+    schema: Schema
+    place: Place = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"filter({self.function})"
+
+
+@dataclass(frozen=True, slots=True)
+class Explode(Stream):
+    """One row for each element of an array, or for each entry of a map."""
+
+    parent: Stream
+    column: str
+    outer: bool
     schema: Schema
     place: Place = field(compare=False, repr=False)
 
@@ -332,7 +421,6 @@ class EventTime(Stream):
 
 
 _ELSEWHERE = {
-    "filter": "where",
     "groupBy": "group_by",
     "groupby": "group_by",
     "withColumn": "with_columns",
@@ -341,6 +429,10 @@ _ELSEWHERE = {
     "dropDuplicates": "dedup",
     "withWatermark": "event_time",
     "agg": "aggregate",
+    "flatMap": "flat_map",
+    "explode_outer": "explode(..., outer=True)",
+    "mapInArrow": "map(..., over='arrow')",
+    "mapInPandas": "map(..., over='pandas')",
 }
 
 
@@ -349,11 +441,15 @@ def no_method(what: str, name: str, known: Iterable[str]) -> str:
     if name.startswith("_"):
         return name
     if name in _ELSEWHERE:
-        return f"{what} has no {name}(); use {_ELSEWHERE[name]}()"
+        known_here = _ELSEWHERE[name]
+        return f"{what} has no {name}(); use {known_here if '(' in known_here else f'{known_here}()'}"
     return f"{what} has no {name}(): {unknown('method', name, [each for each in known if not each.startswith('_')])}"
 
 
-Node: TypeAlias = Source | Where | Select | WithColumns | Dedup | Union | Join | EventTime
+Applying: TypeAlias = Map | Filter | Explode
+"""The steps that run in Python over Arrow tables, on every engine: `model.applied` has their meaning."""
+
+Node: TypeAlias = Source | Where | Select | WithColumns | Applying | Dedup | Union | Join | EventTime
 """Every kind of stream. A function that matches on it ends in `assert_never`: a forgotten kind is a type error."""
 
 
@@ -370,7 +466,9 @@ def parents(stream: Stream) -> tuple[Stream, ...]:
             return ()
         case Union(parents=sides):
             return sides
-        case Where(parent) | Select(parent) | WithColumns(parent) | Dedup(parent) | Join(parent) | EventTime(parent):
+        case Where(parent) | Select(parent) | WithColumns(parent) | Map(parent) | Filter(parent) | Explode(parent):
+            return (parent,)
+        case Dedup(parent) | Join(parent) | EventTime(parent):
             return (parent,)
         case never:
             assert_never(never)
@@ -383,7 +481,9 @@ def with_parents(stream: Stream, given: Sequence[Stream]) -> Stream:
             return source
         case Union() as union:
             return replace(union, parents=tuple(given))
-        case (Where() | Select() | WithColumns() | Dedup() | Join() | EventTime()) as node:
+        case (
+            Where() | Select() | WithColumns() | Map() | Filter() | Explode() | Dedup() | Join() | EventTime()
+        ) as node:
             (parent,) = given
             return replace(node, parent=parent)
         case never:
@@ -410,6 +510,34 @@ def find_event_time(stream: Stream) -> EventTime | None:
         return stream
     above = parents(stream)
     return find_event_time(above[0]) if above else None
+
+
+def event_time_columns(stream: Stream) -> tuple[str, ...]:
+    """The columns that advance the watermark of a stream."""
+    event_time = find_event_time(stream)
+    return () if event_time is None else event_time.watched
+
+
+def exploded(schema: Schema, column: str) -> Schema:
+    """The columns after `explode(column)`; a column that is no array and no map is refused."""
+    type = schema.type_of(column)
+    match nested(type):
+        case ArrayType(element):
+            added = [Column(column, element)]
+        case MapType(key, value):
+            added = [Column("key", key), Column("value", value)]
+            taken = [each.name for each in added if each.name in schema and each.name != column]
+            if taken:
+                problem = f"explode({column!r}) makes a column {taken[0]!r}, but the stream has one already"
+                raise refuse(problem, advice="rename it with select()")
+        case _ if UNKNOWN in type:
+            added = [Column(column, UNKNOWN)]
+        case _:
+            advice = None
+            if type == "STRING":
+                advice = f"make an ARRAY of the text first: with_columns({column}=\"split({column}, ',')\")"
+            raise refuse(f"explode() needs an ARRAY or a MAP, but {column!r} is {type}", advice=advice)
+    return Schema(tuple(new for each in schema for new in (added if each.name == column else [each])))
 
 
 def event_times(stream: Stream) -> list[EventTime]:

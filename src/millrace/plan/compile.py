@@ -80,11 +80,11 @@ def _edge(of: Query | Stream, source: Source, dedup: DedupSplit | None) -> Edge:
         if dedup is not None:
             before = Fused(dedup.above, source, ordered=True, logged=dedup.needs_log_times)
             after = Fused(dedup.below, dedup.source)
-            return FusedEdge((before.statement, after.statement), after.lifts)
+            return FusedEdge((*before.statements, *after.statements), after.lifts)
         fused = Fused(of, source)
     except CannotFuseError as error:
         return NativeEdge(str(error))
-    return FusedEdge((fused.statement,), fused.lifts)
+    return FusedEdge(fused.statements, fused.lifts)
 
 
 def _is_same_target(one: Sink | None, other: Sink | None) -> bool:

@@ -20,7 +20,10 @@ from millrace.model.schema import Schema
 from millrace.model.stream import (
     Dedup,
     EventTime,
+    Explode,
+    Filter,
     Join,
+    Map,
     Select,
     Source,
     Stream,
@@ -69,6 +72,12 @@ def _own(stream: Stream) -> dict[str, Any]:
             return {"condition": canonical(condition)}
         case Select(columns=columns) | WithColumns(columns=columns):
             return {"columns": [[name, canonical(expression)] for name, expression in columns]}
+        case Map(function=function, many=many, schema=schema):
+            return {"function": canonical(function), "many": many, "schema": str(schema)}
+        case Filter(function=function):
+            return {"function": canonical(function)}
+        case Explode(column=column, outer=outer):
+            return {"column": column, "outer": outer}
         case Dedup(by=by, within=within):
             return {"by": list(by), "within": within}
         case Union():

@@ -18,7 +18,7 @@ class FusedEdge:
     """Rows of a source become partial aggregates in DuckDB, inside the Spark task that reads them."""
 
     statements: tuple[str, ...]
-    """The SQL that runs for each bundle; with a dedup, the statement before it and the one after it."""
+    """The SQL that runs for each bundle, divided where a step runs in Python; with a dedup, before it and after it."""
     lifted: str | None = None
     """Why the statement stops before the aggregate, which Python then computes; None if it does not stop."""
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from millrace.model.arrow import arrow_type
+from millrace.model.arrow import arrow_schema
 from millrace.model.errors import refuse
 from millrace.model.plain import to_json
 from millrace.model.query import Query
@@ -32,11 +32,6 @@ def free_names(taken: Iterable[str], wanted: Sequence[str]) -> list[str]:
     """Names for the columns that Millrace adds; a name that the user already has gets the prefix `pane_`."""
     known = {name.lower() for name in taken}
     return [name if name not in known else f"pane_{name}" for name in wanted]
-
-
-def arrow_schema(schema: Schema) -> pa.Schema:
-    """A schema as an Arrow schema."""
-    return pa.schema([(column.name, arrow_type(column.type)) for column in schema])
 
 
 def answers(query: Query, said: pa.Table) -> pa.Table:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from millrace.model.arrow import arrow_schema
 from millrace.panes.blobs import from_bytes
 from millrace.plan.plan import Plan, Stage
 from millrace.sources.looked import combined
-from millrace.spark.answers import answers, arrow_schema, schema_of
+from millrace.spark.answers import answers, schema_of
 from millrace.spark.messages import DEAD, DEAD_LETTERS, PANES, PARTIALS, ROWS, STATUS, TaskReport
 from millrace.spark.progress import BatchProgress, ShardStatus, part_progress
 

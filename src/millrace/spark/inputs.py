@@ -8,8 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 from millrace.model.schema import backticked
 from millrace.spark.datasource import data_source
 from millrace.spark.job import PackedJob
+from millrace.spark.marks import CARRIED
 from millrace.spark.messages import TO_SHARD
-from millrace.spark.native import CARRIED, messages_of
+from millrace.spark.native import messages_of
 from millrace.spark.source import Reads
 
 

@@ -5,8 +5,8 @@ partials and sends them to the shards of their keys. Every query that cannot be 
 
 Rows carry hidden columns beside the user's columns. A row with a `__control` is not an element: it carries the clock,
 and the records that did not decode, past every filter. Once event time is assigned, a filter marks rows instead of
-dropping them, because they still advance the watermark. A row for which an expression has no value carries the number
-of that expression in `__bad` past every filter, and becomes a dead letter.
+dropping them, because they still advance the watermark. A row for which an expression has no value carries the reason
+in `__bad` past every filter, and becomes a dead letter.
 """
 
 import json
@@ -30,7 +30,10 @@ from millrace.model.schema import backticked
 from millrace.model.stream import (
     Dedup,
     EventTime,
+    Explode,
+    Filter,
     Join,
+    Map,
     Select,
     Source,
     Stream,
@@ -50,8 +53,10 @@ from millrace.plan.explain import edge_as_text
 from millrace.plan.plan import Stage
 from millrace.sources.bundle import LOGGED, Split, Times, together
 from millrace.sources.looked import Looked, combined
+from millrace.spark.applying import applied
 from millrace.spark.envelope import reported
 from millrace.spark.job import Job, PackedJob
+from millrace.spark.marks import AGAIN, BAD, CLOSED, CONTROL, LEFT_OUT, MARKS, NODE, OFFSET, ORIGIN, TIME
 from millrace.spark.messages import (
     DEAD,
     DEAD_LETTERS,
@@ -66,17 +71,13 @@ from millrace.spark.messages import (
 from millrace.spark.task import Letters, by_shard, lifted
 from millrace.spark.tried import tried
 
-ORIGIN, OFFSET, CONTROL = "__origin", "__offset", "__control"
-CARRIED = f"`{ORIGIN}` STRING, `{OFFSET}` BIGINT, `{LOGGED}` BIGINT, `{CONTROL}` STRING"
-"""The hidden columns of a source's rows."""
-_LEFT_OUT, _NODE, _TIME, _CLOSED, _MATCHED = "__left_out", "__node", "__time", "__closed", "__matched"
-_VERSIONS, _ROW, _BAD = "__versions", "__row", "__bad"
+_MATCHED, _VERSIONS, _ROW = "__matched", "__versions", "__row"
 
 
 def messages_of(spark: SparkSession, packed: PackedJob, number: int, frames: Mapping[str, DataFrame]) -> DataFrame:
     """The messages to the shards for one output, from the frames of its sources by name."""
     built = _Plan(spark, packed.job, packed.job.stages[number], frames)
-    return built.rows().mapInArrow(_sending(packed, number, tuple(built.reasons)), TO_SHARD)
+    return built.rows().mapInArrow(_sending(packed, number), TO_SHARD)
 
 
 class _Plan:
@@ -84,8 +85,6 @@ class _Plan:
 
     def __init__(self, spark: SparkSession, job: Job, stage: Stage, frames: Mapping[str, DataFrame]) -> None:
         self._spark, self._job, self._stage, self._frames = spark, job, stage, frames
-        self.reasons: list[str] = []
-        """The reasons of dead letters, by the number in `__bad`."""
 
     def rows(self) -> DataFrame:
         """The rows for `Sender`: the hidden columns and the inputs of `lift`; for a plain stream, its columns."""
@@ -99,7 +98,7 @@ class _Plan:
                 for place, argument in enumerate(computed.arguments)
             }
             rows, values = self._computed(rows, arguments)
-            at = f.lit(0).cast("bigint") if find_event_time(of.stream) is None else _column(_TIME)
+            at = f.lit(0).cast("bigint") if find_event_time(of.stream) is None else _column(TIME)
             columns.append(at.alias("at"))
             columns += [_column(name).alias(key) for name, key in zip(of.keys, of.key_columns, strict=True)]
             columns += [value.alias(name) for name, value in values.items()]
@@ -107,10 +106,10 @@ class _Plan:
                 columns += [_column(name).alias(f"row_{name}") for name in of.stream.schema.names]
         else:
             columns = [_column(name) for name in self._stage.stream.schema.names]
-        for name, kind in _MARKS.items():
+        for name, kind in MARKS.items():
             if name not in rows.columns:  # the stream has no event time, or no step marks rows
                 rows = rows.withColumn(name, f.lit(None).cast(kind))
-        return rows.select(*map(_column, (ORIGIN, OFFSET, LOGGED, CONTROL, *_MARKS)), *columns)
+        return rows.select(*map(_column, (ORIGIN, OFFSET, LOGGED, CONTROL, *MARKS)), *columns)
 
     def _frame(self, stream: Stream) -> DataFrame:
         """A stream as a Spark plan over the frames of its sources."""
@@ -126,6 +125,9 @@ class _Plan:
                 raise refuse(f"dedup() needs an edge that is fused, and this one is {edge_as_text(self._stage)}", place)
             case (Where() | Select() | WithColumns() | Join() | EventTime()) as step:
                 return self._step(step, self._frame(step.parent))
+            case (Map() | Filter() | Explode()) as step:
+                above = self._frame(step.parent)
+                return applied(step, above, _is_element(above))
             case never:
                 assert_never(never)
 
@@ -146,7 +148,7 @@ class _Plan:
                 node = [id(each) for each in event_times(self._stage.stream)].index(id(step))
                 policy = estimator.policy
                 closed = f.unix_micros(_column(policy.column)) if isinstance(policy, Punctuated) else f.lit(None)
-                times = {_NODE: f.lit(node), _TIME: f.unix_micros(_column(column)), _CLOSED: closed.cast("bigint")}
+                times = {NODE: f.lit(node), TIME: f.unix_micros(_column(column)), CLOSED: closed.cast("bigint")}
                 return above.withColumns({name: f.when(_is_good(above), value) for name, value in times.items()})
             case never:
                 assert_never(never)
@@ -163,16 +165,12 @@ class _Plan:
             attempts = {f"__t_{name}": f.when(element, tried(self._spark, each.sql)) for name, each in risky.items()}
             rows = rows.withColumns(attempts)
             failed = [
-                f.when(element & _column(f"__t_{name}").isNull(), f.lit(self._number(each)))
+                f.when(element & _column(f"__t_{name}").isNull(), f.lit(no_value(each.sql)))
                 for name, each in risky.items()
             ]
-            before = [_column(_BAD)] if _BAD in rows.columns else []
-            rows = rows.withColumn(_BAD, f.coalesce(*before, *failed))
+            before = [_column(BAD)] if BAD in rows.columns else []
+            rows = rows.withColumn(BAD, f.coalesce(*before, *failed))
         return rows, {name: _column(f"__t_{name}")["v"] if name in risky else values[name] for name in expressions}
-
-    def _number(self, expression: Expression) -> int:
-        self.reasons.append(no_value(expression.sql))
-        return len(self.reasons) - 1
 
     def _join(self, join: Join, rows: DataFrame) -> DataFrame:
         # A native edge reads a table once, when the stream is started.
@@ -189,10 +187,6 @@ class _Plan:
         return joined.select(*map(_column, join.schema.names), *_hidden(rows), *_new_marks(joined, rows))
 
 
-_MARKS = {_LEFT_OUT: "boolean", _NODE: "int", _TIME: "bigint", _CLOSED: "bigint", _BAD: "int"}
-"""The hidden columns that rows may have beside `CARRIED`, with their types."""
-
-
 def _hidden(rows: DataFrame) -> list[Column]:
     """The hidden columns, without those for attempted expressions, which serve one step only."""
     return [_column(name) for name in rows.columns if name.startswith("__") and not name.startswith("__t_")]
@@ -200,14 +194,14 @@ def _hidden(rows: DataFrame) -> list[Column]:
 
 def _is_good(rows: DataFrame) -> Column:
     """Whether a row has a value for every expression so far."""
-    return _column(_BAD).isNull() if _BAD in rows.columns else f.lit(True)
+    return _column(BAD).isNull() if BAD in rows.columns else f.lit(True)
 
 
 def _is_element(rows: DataFrame) -> Column:
     element = _column(CONTROL).isNull() & _is_good(rows)
-    if _TIME in rows.columns:  # a row without an event time is no element, but may still close an epoch
-        element &= _column(_TIME).isNotNull()
-    return element & ~f.coalesce(_column(_LEFT_OUT), f.lit(False)) if _LEFT_OUT in rows.columns else element
+    if TIME in rows.columns:  # a row without an event time is no element, but may still close an epoch
+        element &= _column(TIME).isNotNull()
+    return element & ~f.coalesce(_column(LEFT_OUT), f.lit(False)) if LEFT_OUT in rows.columns else element
 
 
 def _as_of(join: Join, rows: DataFrame, small: DataFrame, since: str) -> DataFrame:
@@ -232,21 +226,19 @@ def _keeping(rows: DataFrame, condition: Column, above: Stream) -> DataFrame:
     holds = f.coalesce(condition, f.lit(False))
     if find_event_time(above) is None:
         return rows.where(holds | _column(CONTROL).isNotNull() | ~_is_good(rows))
-    before = _column(_LEFT_OUT) if _LEFT_OUT in rows.columns else f.lit(False)
-    return rows.withColumn(_LEFT_OUT, f.coalesce(before, f.lit(False)) | (~holds & _is_good(rows)))
+    before = _column(LEFT_OUT) if LEFT_OUT in rows.columns else f.lit(False)
+    return rows.withColumn(LEFT_OUT, f.coalesce(before, f.lit(False)) | (~holds & _is_good(rows)))
 
 
 def _new_marks(joined: DataFrame, before: DataFrame) -> list[Column]:
-    return [_column(_LEFT_OUT)] if _LEFT_OUT in joined.columns and _LEFT_OUT not in before.columns else []
+    return [_column(LEFT_OUT)] if LEFT_OUT in joined.columns and LEFT_OUT not in before.columns else []
 
 
-def _sending(
-    packed: PackedJob, number: int, reasons: tuple[str, ...]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _sending(packed: PackedJob, number: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     @reported
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         job = packed.job
-        sender = Sender(job.stages[number], reasons)
+        sender = Sender(job.stages[number])
         for batch in batches:
             sender.add(pa.Table.from_batches([batch]))
         context = TaskContext.get()
@@ -259,9 +251,9 @@ def _sending(
 class Sender:
     """Collects the partials, event times and dead letters of one task for one output."""
 
-    def __init__(self, stage: Stage, reasons: Sequence[str]) -> None:
-        """Start empty. `reasons` holds the reasons of dead letters, by the number in `__bad`."""
-        self._reasons, self._output = reasons, stage.id
+    def __init__(self, stage: Stage) -> None:
+        """Start empty."""
+        self._output = stage.id
         self._panes = None if stage.query is None else Panes(stage.query)
         self._nodes = event_times(stage.stream)
         self._made: list[pa.Table] = []
@@ -280,14 +272,15 @@ class Sender:
             self._heed(json.loads(text))
         rows = rows.filter(pc.invert(control))
         rows = rows.filter(pc.invert(self._timeless(rows)))
+        first = pc.invert(pc.fill_null(rows[AGAIN], False))
         for node in range(len(self._nodes)):
-            self._see(node, rows.filter(pc.equal(rows[_NODE], node)))
-        bad = rows[_BAD].is_valid()
-        for row in rows.filter(bad).select([ORIGIN, OFFSET, _BAD]).to_pylist():
-            self._set_aside(row, self._reasons[row[_BAD]])
-        elements = rows.filter(pc.invert(pc.or_(bad, pc.fill_null(rows[_LEFT_OUT], False))))
+            self._see(node, rows.filter(pc.and_(pc.equal(rows[NODE], node), first)))
+        bad = rows[BAD].is_valid()
+        for row in rows.filter(bad).select([ORIGIN, OFFSET, BAD]).to_pylist():
+            self._set_aside(row, row[BAD])
+        elements = rows.filter(pc.invert(pc.or_(bad, pc.fill_null(rows[LEFT_OUT], False))))
         if self._nodes:
-            elements = elements.filter(elements[_TIME].is_valid())
+            elements = elements.filter(elements[TIME].is_valid())
         made = elements.select([name for name in elements.column_names if not name.startswith("__")])
         if self._panes is not None:
             made, failed = lifted(self._panes, made)
@@ -326,21 +319,21 @@ class Sender:
         """Which rows have no event time, or one that is too far ahead; they become dead letters."""
         found = pa.chunked_array([pa.array(np.zeros(len(rows), np.bool_))])
         for number, node in enumerate(self._nodes):
-            own = pc.fill_null(pc.equal(rows[_NODE], number), False)
-            late = pc.and_(rows[_TIME].is_null(), rows[_CLOSED].is_null())
+            own = pc.fill_null(pc.equal(rows[NODE], number), False)
+            late = pc.and_(rows[TIME].is_null(), rows[CLOSED].is_null())
             if node.ahead is not None:
-                for name in (_TIME, _CLOSED):
+                for name in (TIME, CLOSED):
                     behind = pc.subtract(rows[name], node.ahead)
                     late = pc.or_(late, pc.fill_null(pc.greater(behind, rows[LOGGED]), False))
             found = pc.or_(found, pc.and_(own, late))
-            for row in rows.filter(pc.and_(own, late)).select([ORIGIN, OFFSET, LOGGED, _TIME, _CLOSED]).to_pylist():
-                at = (row[_TIME], row[_CLOSED])[: len(node.watched)]
+            for row in rows.filter(pc.and_(own, late)).select([ORIGIN, OFFSET, LOGGED, TIME, CLOSED]).to_pylist():
+                at = (row[TIME], row[CLOSED])[: len(node.watched)]
                 self._set_aside(row, node.reason(at, row[LOGGED]) or "", node.hint(at))
         return found
 
     def _see(self, node: int, rows: pa.Table) -> None:
-        policy, times = self._nodes[node].estimator.policy, rows[_TIME]
-        closed = pc.max(rows[_CLOSED]).as_py()
+        policy, times = self._nodes[node].estimator.policy, rows[TIME]
+        closed = pc.max(rows[CLOSED]).as_py()
         known = times.drop_null().to_numpy()
         every: dict[int, int] = {}
         if isinstance(policy, Percentile):

@@ -9,14 +9,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from millrace.edge.records import RecordDecoder
+from millrace.model.arrow import arrow_schema
 from millrace.model.stream import Source
 from millrace.sources.bundle import LOGGED
 from millrace.sources.looked import Looked, look
-from millrace.spark.answers import arrow_schema
 from millrace.spark.crash import reach
 from millrace.spark.envelope import reported
+from millrace.spark.marks import CONTROL, OFFSET, ORIGIN
 from millrace.spark.messages import to_batch
-from millrace.spark.native import CONTROL, OFFSET, ORIGIN, packed_splits
+from millrace.spark.native import packed_splits
 from millrace.spark.source import Reads, Task
 from millrace.spark.task import Letters, decoded, reader_of
 

@@ -24,13 +24,17 @@ from millrace.model.schema import UNKNOWN, Column, Schema, backticked, parse_sch
 from millrace.model.stream import (
     Dedup,
     EventTime,
+    Explode,
+    Filter,
     Join,
+    Map,
     Select,
     Source,
     Stream,
     Union,
     Where,
     WithColumns,
+    exploded,
     node_of,
 )
 
@@ -120,7 +124,17 @@ class _Asking:
                         )
                 schema = parent.schema.with_columns(column for column in table.schema if column.name not in on)
                 return replace(node, parent=parent, schema=schema)
-            case Dedup() as node:
+            case Map() as node:
+                return replace(node, parent=self.stream(node.parent))
+            case Explode(column=column) as node:
+                parent = self.stream(node.parent)
+                with at_place(node.place):
+                    schema = exploded(parent.schema, column)
+                if len(schema.names) != len(node.schema.names):
+                    problem = f"{column!r} is a MAP, which was not known when explode({column!r}) was called"
+                    raise refuse(problem, node.place, f"explode map_entries({column}) instead, an ARRAY of structs")
+                return replace(node, parent=parent, schema=schema)
+            case (Filter() | Dedup()) as node:
                 parent = self.stream(node.parent)
                 return replace(node, parent=parent, schema=parent.schema)
             case EventTime(column=column) as node:

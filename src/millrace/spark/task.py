@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from millrace.edge.connection import ROW_ERRORS, ROW_NUMBER
 from millrace.edge.decode import JsonDecoder, Misfit, look_like_objects
-from millrace.edge.fused import Fused, Taken, columns_read
+from millrace.edge.fused import Fused, columns_read
 from millrace.edge.records import RecordDecoder
+from millrace.edge.taken import Taken
 from millrace.model.arrow import arrow_type
 from millrace.model.query import Query
 from millrace.model.stream import Source, event_times, sources
@@ -195,9 +196,9 @@ class Reading:
         self, rows: pa.Table, places: npt.NDArray[np.int64], logged: pa.Array, sent: dict[int, Sent], letters: Letters
     ) -> None:
         rows = rows.append_column(ROW_NUMBER, pa.array(places)).append_column(LOGGED, logged.take(pa.array(places)))
-        for name in self._source.schema.names:
-            if name not in rows.column_names:  # no output reads it
-                rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
+        for column in self._source.schema:
+            if column.name not in rows.column_names:  # no output reads it
+                rows = rows.append_column(column.name, pa.nulls(len(rows), arrow_type(column.type)))
         for taker in self._takers:
             taker.take(rows, sent[taker.number], letters)
 

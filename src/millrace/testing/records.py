@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from millrace.edge.decode import JsonDecoder
 from millrace.model.errors import Place, at_place, refuse, refuse_unknown, shown
+from millrace.model.fitting import fits
 from millrace.model.plain import to_json
-from millrace.model.rows import fits
 from millrace.model.schema import Schema, missing
 from millrace.model.stream import Source, Table
 from millrace.model.window import Row

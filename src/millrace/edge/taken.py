@@ -1,0 +1,20 @@
+"""What a fused edge makes of a bundle."""
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from millrace.model.watermark import Seen
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """The result of processing a bundle."""
+
+    rows: pa.Table
+    """Partials, or rows to be lifted; for a plain stream, its rows."""
+    seen: Seen = field(default_factory=Seen)
+    timeless: tuple[tuple[int, str, str], ...] = ()
+    """The numbers of the rows that have no event time, or one that is too far ahead, with reasons and hints."""
+    bad: tuple[tuple[int, str], ...] = ()
+    """The numbers of the rows for which an expression has no value, with the reasons."""
