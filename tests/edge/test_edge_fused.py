@@ -17,7 +17,8 @@ from millrace import PipelineError, agg, memory, on, percentile, punctuated, tab
 from millrace.edge.fused import Fused, columns_read
 from millrace.edge.tables import columns_of
 from millrace.model.arrow import arrow_type
-from millrace.model.duration import END_OF_TIME, SECOND, to_datetime
+from millrace.model.clock import DAY
+from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME, SECOND, to_datetime
 from millrace.model.evaluate import no_value
 from millrace.model.query import Query
 from millrace.model.reference import Reference
@@ -26,6 +27,7 @@ from millrace.model.watermark import coarse
 from millrace.panes.advance import Panes, PaneState
 from millrace.plan.compile import stage_of
 from millrace.plan.explain import edge_as_text
+from millrace.sources.bundle import LOGGED
 from millrace.testing.engines import as_panes
 from strategies import bundles, rows, time_windows
 
@@ -195,6 +197,54 @@ def test_rows_without_an_event_time_are_set_aside_unless_they_close_an_epoch() -
     taken = Fused(by_epoch, source).take(bundle)
     assert (taken.rows["elements"].to_pylist(), taken.seen.closed) == ([2], 9)
     assert [row for row, _, _ in taken.timeless] == [1]
+
+
+NEWEST, CLOSED = 1_000 * DAY + 10 * SECOND, 1_000 * DAY + 5 * SECOND
+GUARDED = memory("input", "k STRING, v BIGINT, at TIMESTAMP, closes TIMESTAMP")
+AHEAD = GUARDED.event_time("at", delay="0s", ahead="10s")
+BOTH = GUARDED.union(GUARDED.where("v > 1")).event_time("at", delay="0s", ahead="10s")
+BY_EPOCH = GUARDED.event_time("at", watermark=punctuated("closes"), ahead="10s")
+
+
+@pytest.mark.parametrize(
+    ("query", "aside"),
+    [
+        (AHEAD.group_by("k").window(window.fixed("1m")).aggregate(n=agg.sum("v")), [2, 4, 5]),
+        (AHEAD.where("v > 0").window(window.fixed("1m")).aggregate(n=agg.sum("10 / v")), [2, 4, 5]),
+        (AHEAD.window(window.fixed("1m")).aggregate(n=agg.approx_distinct("k")), [2, 4, 5]),
+        (AHEAD.select("at", "k"), [2, 4, 5]),
+        (BOTH.window(window.fixed("1m")).aggregate(n=agg.count()), [2, 4, 5]),
+        (BY_EPOCH.window(window.fixed("1m")).aggregate(n=agg.count()), [2, 3, 5]),
+        (
+            GUARDED.event_time("at", watermark=percentile(0.5), ahead="10s")
+            .window(window.fixed("1m"))
+            .aggregate(n=agg.count()),
+            [2, 4, 5],
+        ),
+    ],
+    ids=["told", "asked", "lifted", "plain", "union", "punctuated", "percentile"],
+)
+def test_rows_that_are_ahead_of_their_record_are_set_aside_and_tell_no_time(query: Any, aside: list[int]) -> None:
+    start = 1_000 * DAY
+    given: list[tuple[int | None, int | None, int]] = [
+        (start, None, start),
+        (NEWEST, CLOSED, start),
+        (NEWEST + 1, None, start),
+        (start, NEWEST + 1, start),
+        (None, CLOSED, start),
+        (start + 900 * DAY, None, start + 800 * DAY),
+        (NEWEST - 1, None, start + 900 * DAY),
+    ]
+    moments: list[dict[str, Any]] = [
+        {"k": "a", "v": 1, "at": at and to_datetime(at), "closes": closes and to_datetime(closes)}
+        for at, closes, _ in given
+    ]
+    logged = pa.array([each for _, _, each in given])
+    taken = Fused(query, GUARDED).take(as_table(moments, GUARDED).append_column(LOGGED, logged))
+    found = sorted({row for row, _, _ in taken.timeless})
+    assert (found, taken.bad) == (aside, ())
+    assert taken.seen.newest == NEWEST
+    assert taken.seen.closed in (CLOSED, BEGINNING_OF_TIME)
 
 
 def test_rows_that_are_left_out_later_still_tell_the_time() -> None:

@@ -1,12 +1,12 @@
 """Schemas on Spark: CSV, NOT NULL and unknown fields, alike on fused and native edges."""
 
-import json
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from millrace import Pipeline, agg, files, window
+from millrace.letters.box import box_of
 from stream_run import run
 
 pytestmark = pytest.mark.spark
@@ -34,9 +34,8 @@ def test_csv_files_are_read_and_bad_lines_set_aside(spark: SparkSession, tmp_pat
     assert (first.rows, part.elements, part.late) == (5, 3, 0)
     (looked,) = first.looked.values()
     assert (dict(looked.unknown), looked.never) == ({"extra": 5}, ["none"])
-    letters = [path.read_text() for path in tmp_path.rglob("dead_letters/*.json")]
-    read = [json.loads(line) for text in letters for line in text.splitlines()]
-    assert sorted((each["offset"], each["value"], each["reason"]) for each in read) == [
+    read = [letter.rejected for letter in box_of(tmp_path, "p").letters()]
+    assert sorted((each.offset, each.value, each.reason) for each in read) == [
         (LINES.index("ann,,"), "ann,,2026-01-01T12:00:01Z,x", "ms is missing or null, but NOT NULL"),
         (LINES.index("too"), "too,few", "it has 2 fields, not 4 as the first row"),
     ]
