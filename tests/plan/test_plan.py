@@ -121,8 +121,10 @@ def print_of(query: Query) -> str:
         {"stream": PLAYS.event_time("at", delay="1h", idle="5s")},
         {"stream": log("plays", "user STRING, track STRING, ms BIGINT, at TIMESTAMP", start="latest").event_time(
             "at", delay="10s")},
+        {"stream": log("plays", "country STRING, user STRING, track STRING, ms INT, at TIMESTAMP").event_time(
+            "at", delay="10s")},
     ],
-    ids=["lateness", "numbers of the trigger", "delay", "start"],
+    ids=["lateness", "numbers of the trigger", "delay", "start", "columns that are not read"],
 )  # fmt: skip
 def test_what_may_change(changes: dict[str, Any]) -> None:
     assert print_of(hourly(**changes)) == print_of(hourly())

@@ -1,20 +1,21 @@
 """The fingerprint of a stage: what must not change between two runs from one checkpoint.
 
 State and offsets mean something only to the computation that wrote them. A fingerprint is a JSON value made from the
-structure of the stage, the code of user functions included. It leaves out what may change: the numbers in a trigger,
-lateness, how long event time waits, which records a source accepts (NOT NULL, strict), the rows of joined tables, where
-a source starts when it is first read.
+structure of the stage, the code of user functions included. It leaves out what may change: columns that the stage does
+not read, the numbers in a trigger, lateness, how long event time waits, which records a source accepts (NOT NULL,
+strict), the rows of joined tables, where a source starts when it is first read.
 """
 
 import hashlib
 import pickle
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, assert_never
 
+from millrace.edge.fused import columns_read
 from millrace.model.expression import Expression
 from millrace.model.schema import Schema
 from millrace.model.stream import (
@@ -40,11 +41,11 @@ from millrace.plan.plan import Stage
 
 def fingerprint_of(stage: Stage) -> dict[str, Any]:
     """By aspect, so that a difference can be named."""
-    query = stage.query
+    query, read = stage.query, columns_read(stage.of)
     if query is None:
-        return {"stream": _stream(stage.stream)}
+        return {"stream": _stream(stage.stream, read)}
     return {
-        "stream": _stream(query.stream),
+        "stream": _stream(query.stream, read),
         "keys": list(query.keys),
         "window": canonical(query.windowing),
         "trigger": _shape(query.trigger),
@@ -57,16 +58,17 @@ def _computed(aggregate: Any, arguments: tuple[Expression, ...]) -> dict[str, An
     return {**canonical(aggregate), "arguments": [canonical(argument) for argument in arguments]}
 
 
-def _stream(stream: Stream) -> dict[str, Any]:
-    return {"is": type(stream).__name__, **_own(stream), "of": [_stream(parent) for parent in parents(stream)]}
+def _stream(stream: Stream, read: Container[str]) -> dict[str, Any]:
+    before = [_stream(parent, read) for parent in parents(stream)]
+    return {"is": type(stream).__name__, **_own(stream, read), "of": before}
 
 
-def _own(stream: Stream) -> dict[str, Any]:
-    """What a node adds to its parents."""
+def _own(stream: Stream, read: Container[str]) -> dict[str, Any]:
+    """What a node adds to its parents. Of a source, only the columns that are read count."""
     match node_of(stream):
         case Source(kind=kind, name=name, schema=schema, options=options):
             kept = {key: value for key, value in options if key == "format"}
-            columns = ", ".join(f"{column} {type}" for column, type in schema.typed)
+            columns = ", ".join(f"{column} {type}" for column, type in schema.typed if column in read)
             return {"kind": kind, "name": name, "schema": columns, "options": kept}
         case Where(condition=condition):
             return {"condition": canonical(condition)}

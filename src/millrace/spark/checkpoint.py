@@ -1,8 +1,9 @@
 """A checkpoint's record of its pipeline, and the changes of a pipeline that it accepts.
 
 State and offsets are valid only for the computation that wrote them. These changes keep a checkpoint valid: views and
-sinks that are added or removed (a new one starts from the current position), the numbers in a trigger, and how long to
-wait for late events. Every other change needs a new checkpoint.
+sinks that are added or removed (a new one starts from the current position), columns of a source that the view or sink
+does not read, the numbers in a trigger, and how long to wait for late events. Every other change needs a new
+checkpoint.
 """
 
 import fcntl
