@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 
 from millrace.edge.connection import Prepared
 from millrace.edge.decode import MISFIT, JsonDecoder
-from millrace.formats.csvfile import opened, read_csv
+from millrace.formats.compressed import opened
+from millrace.formats.csvfile import read_csv
 from millrace.formats.sql import quoted
 from millrace.formats.typed import is_none, value_of
 from millrace.formats.written import without_exponent

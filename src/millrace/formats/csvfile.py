@@ -1,23 +1,24 @@
 """Reads CSV as text: only the delimiter is found out, from the first row, if it is clear from it.
 
-A row with too few or too many fields is refused with its number, and so is an unclosed quote.
+A row with too few or too many fields is refused with its number, and so is an unclosed quote. The file is cut between
+two rows into pieces, each of which Arrow parses as a whole, so that a row may be longer than a piece usually is.
 """
 
 import csv
-import io
 import re
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.csv
 
-from millrace.model.errors import PipelineError, unreadable
+from millrace.model.errors import PipelineError
 
-_BLOCK = 4 << 20
-"""The bytes of a file that are read at once."""
+_PIECE = 4 << 20
+"""The bytes of a file that are usually parsed at once."""
+_LONGEST_ROW = 64 << 20
+"""The maximum length of a row in bytes, so that an unclosed quote does not read the whole file into memory."""
 _BETWEEN = (b",", b";", b"\t", b"|")
 """The usual delimiters."""
 _QUOTED = re.compile(rb'"[^"]*"')
@@ -34,21 +35,15 @@ def read_csv(
     """
     header = file.readline()
     between = delimiter or _delimiter(path, header, unclear)
-    quotes = _Quotes(file)
-    before: pa.RecordBatch | None = None
-    try:
-        for batch in _rows(quotes, _names(path, header, between), between):
-            if before is not None:
-                yield before
-            before = batch
-    except pa.ArrowInvalid as error:
-        if before is not None:
-            yield before
-        raise PipelineError(f"{path}: {_where(str(error))}", "correct the file") from None
-    if quotes.count % 2:  # the unclosed quote swallowed the end of the last batch
-        raise PipelineError(f"{path}: a quote is opened and never closed", "correct the file")
-    if before is not None:
-        yield before
+    names = _names(path, header, between)
+    row = 2
+    for piece in _pieces(path, file, between.encode()):
+        try:
+            batches = _parsed(piece, names, between)
+        except pa.ArrowInvalid as error:
+            raise PipelineError(f"{path}: {_where(str(error), row)}", "correct the file") from None
+        yield from batches
+        row += sum(map(len, batches))
 
 
 def _delimiter(path: str, header: bytes, unclear: str) -> str:
@@ -80,11 +75,50 @@ def _names(path: str, header: bytes, between: str) -> list[str]:
     return names
 
 
-def _rows(file: "_Quotes", names: list[str], between: str) -> Iterator[pa.RecordBatch]:
+@dataclass(frozen=True, slots=True)
+class _Patterns:
+    """Where rows end: a line break within a quoted field does not end a row."""
+
+    rows: re.Pattern[bytes]
+    """Whole rows, as many as there are."""
+    row: re.Pattern[bytes]
+    """A row without its line break, and without a quote that is not closed."""
+
+
+def _patterns(between: bytes) -> _Patterns:
+    within_field = rb"(?<=[^%b\r\n])" % re.escape(between)
+    text, quoted = rb'[^"\r\n]++', within_field.replace(b"<=", b"<!") + rb'"[^"]*+(?:""[^"]*+)*+"'
+    row = rb'(?:%b|%b|%b")*+' % (text, quoted, within_field)
+    return _Patterns(re.compile(rb"(?:%b[\r\n])*+" % row), re.compile(row))
+
+
+def _pieces(path: str, file: BinaryIO, between: bytes) -> Iterator[bytes]:
+    """The file in pieces that end where a row ends."""
+    patterns, rest = _patterns(between), b""
+    while more := file.read(max(_PIECE, len(rest))):
+        data = rest + more
+        end = patterns.rows.match(data).end()  # type: ignore[union-attr]
+        if end:
+            yield data[:end]
+        rest = data[end:]
+        if len(rest) > _LONGEST_ROW:
+            problem = "a row does not end" if patterns.row.fullmatch(rest) else "a quote is opened and not closed"
+            raise PipelineError(f"{path}: {problem} within {_LONGEST_ROW >> 20} MB", "correct the file")
+    if not patterns.row.fullmatch(rest):
+        raise PipelineError(f"{path}: a quote is opened and never closed", "correct the file")
+    if rest:
+        yield rest
+
+
+def _parsed(piece: bytes, names: list[str], between: str) -> list[pa.RecordBatch]:
+    """The rows of a piece.
+
+    Arrow's reader of streams would read the file in a thread of its own, and abort the process if it exits meanwhile.
+    """
     try:
-        yield from pyarrow.csv.open_csv(
-            file,
-            pyarrow.csv.ReadOptions(use_threads=False, block_size=_BLOCK, column_names=names),
+        read = pyarrow.csv.read_csv(
+            pa.BufferReader(piece),
+            pyarrow.csv.ReadOptions(use_threads=False, block_size=len(piece) + 1, column_names=names),
             pyarrow.csv.ParseOptions(delimiter=between, newlines_in_values=True),
             pyarrow.csv.ConvertOptions(
                 column_types=dict.fromkeys(names, pa.string()), null_values=[""], strings_can_be_null=True,
@@ -92,41 +126,13 @@ def _rows(file: "_Quotes", names: list[str], between: str) -> Iterator[pa.Record
             ),
         )  # fmt: skip
     except pa.ArrowInvalid as error:
-        if str(error) != "Empty CSV file":  # the file has only a header
+        if str(error) != "Empty CSV file":  # there are only blank lines
             raise
+        return []
+    return list(read.to_batches())
 
 
-def _where(error: str) -> str:
-    """Arrow's error message, with row numbers that count the header."""
+def _where(error: str, first: int) -> str:
+    """Arrow's error message, with row numbers that count the header and the pieces before; `first` is the first row."""
     message = error.removeprefix("CSV parse error: ")
-    return re.sub(r"Row #(\d+)", lambda number: f"row {int(number[1]) + 1}", message)
-
-
-class _Quotes(io.RawIOBase):
-    """A file that counts the quotes read from it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.count = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        """Read some bytes."""
-        data = self._file.read(size)
-        self.count += data.count(b'"')
-        return data
-
-
-@contextmanager
-def opened(path: str) -> Iterator[BinaryIO]:
-    """A file; `-` is stdin. Refuses a file that cannot be read."""
-    if path == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        with open(path, "rb") as file:
-            yield file
-    except OSError as error:
-        raise unreadable(path, error) from None
+    return re.sub(r"Row #(\d+)", lambda number: f"row {first + int(number[1]) - 1}", message)

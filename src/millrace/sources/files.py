@@ -5,7 +5,6 @@ with `.` or `_` are ignored. A journal stores the position of each file before t
 micro-batch reads the same files.
 """
 
-import gzip
 import json
 import mmap
 import os
@@ -21,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.eventlog.sealed import sealed, unsealed
-from millrace.formats.texts import as_texts
+from millrace.formats.compressed import SUFFIXES, UNREADABLE, decompressed
+from millrace.formats.texts import SPACES, as_texts
 from millrace.model.accepted import accepted, as_type
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import CorruptError, MillraceError, NotFoundError, PipelineError, refuse, unreadable
@@ -128,13 +128,13 @@ class FileSplit:
         except FileNotFoundError:
             problem = f"file {self.path} no longer exists, but the pipeline still needs it"
             raise NotFoundError(problem, "restore the file, so that its rows are not lost") from None
-        except (OSError, pa.ArrowInvalid, EOFError) as error:
+        except UNREADABLE as error:
             raise unreadable(self.path, error) from None
 
     def _json(self) -> Bundle:
-        if self.path.endswith(".gz"):
-            with gzip.open(self.path) as file:
-                return lines(self.path, file.read())
+        if self.path.endswith(SUFFIXES):
+            with open(self.path, "rb") as compressed:
+                return lines(self.path, decompressed(self.path, compressed).read())
         with open(self.path, "rb") as file:
             if not os.fstat(file.fileno()).st_size:
                 return lines(self.path, b"")
@@ -196,7 +196,7 @@ def lines(origin: str, data: bytes | memoryview, begin: int = 0) -> Bundle:
         kept = ~blank
         for row in np.flatnonzero(blank):
             text = texts[row].as_py()
-            kept[row] = text is None or text.strip() != ""
+            kept[row] = text is None or text.strip(SPACES) != ""
         texts, offsets = texts.filter(pa.array(kept)), offsets[kept]
     return Bundle(origin, offsets, texts)
 
@@ -239,7 +239,7 @@ def _split(path: str, size: int, format: str, source: Source) -> Iterator[FileSp
     if format == "parquet":
         yield from _row_groups(path, source)
         return
-    pieces = 1 if path.endswith(".gz") else max(1, -(-size // SPLIT))
+    pieces = 1 if path.endswith(SUFFIXES) else max(1, -(-size // SPLIT))
     ends = [size * piece // pieces for piece in range(pieces + 1)]
     for start, end in pairwise(ends):
         yield FileSplit(path, format, source.schema, start, end, end - start)

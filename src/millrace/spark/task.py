@@ -18,6 +18,7 @@ import pyarrow as pa
 from millrace.edge.connection import ROW_ERRORS, ROW_NUMBER
 from millrace.edge.decode import JsonDecoder, Misfit, look_like_objects
 from millrace.edge.fused import Fused, Taken, columns_read
+from millrace.formats.texts import SPACES
 from millrace.model.arrow import arrow_type
 from millrace.model.query import Query
 from millrace.model.stream import Source, event_times, sources
@@ -86,7 +87,7 @@ class Letters:
                 "problem": problem,
                 "reason": reason,
                 "hint": hint,
-                "value": None if value is None else value.strip(),
+                "value": None if value is None else value.strip(SPACES),
             }
         )
 
