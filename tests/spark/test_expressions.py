@@ -4,7 +4,8 @@ import os
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
 from judging import MORE, NO_VALUE, REFUSED, ROWS, SCHEMA, Judge, Maker, by_reference, from_tables, fused, parsed, plain
@@ -14,6 +15,7 @@ from millrace.model import computed
 from millrace.model.coercion import UnresolvedError
 from millrace.model.errors import PipelineError
 from millrace.model.expression import parse_expression
+from millrace.model.functions import _COUNTS as COUNTS
 from millrace.model.functions import SPARK_FUNCTIONS
 from millrace.model.reading import unescaped
 from millrace.model.resolve import _KINDS as KINDS
@@ -140,7 +142,7 @@ def test_strings_are_read_as_spark_reads_them(literal: str, text: str) -> None:
     assert unescaped(literal) == text
 
 
-@pytest.mark.parametrize("text", ["explode(array(1))", "posexplode(array(1))", "json_tuple(s, 'a')"])
+@pytest.mark.parametrize("text", ["explode(split(s, '-'))", "posexplode(array(1))", "json_tuple(s, 'a')"])
 def test_what_makes_several_rows_is_refused(text: str) -> None:
     with pytest.raises(PipelineError, match="a row expression must return one value"):
         parse_expression(text, SCHEMA)
@@ -173,6 +175,60 @@ def test_no_value_is_no_null() -> None:
 def test_the_names_of_functions_are_spark_s(spark: SparkSession) -> None:
     listed = {row[0].split(".")[-1] for row in spark.sql("SHOW ALL FUNCTIONS").collect()}
     assert {name for name in listed if name.replace("_", "").isalnum() and name[0].isalpha()} == SPARK_FUNCTIONS
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("length(s, 3)", "length() takes 1 argument, not 2"),
+        ("upper(length())", "length() takes 1 argument, not 0"),
+        ("round(1, 2, 3)", "round() takes 1 to 2 arguments, not 3"),
+        ("j + hash()", "hash() takes at least 1 argument, not 0"),
+        ("concat(s, LENGTH(s, u))", "length() takes 1 argument, not 2"),
+        ("if(s IN ('a', 'b,'), length(s, ','), 0)", "length() takes 1 argument, not 2"),
+        ("array_contains(s)", "array_contains() takes 2 arguments, not 1"),
+    ],
+)
+def test_a_wrong_number_of_arguments_is_refused_when_built(text: str, said: str) -> None:
+    with pytest.raises(PipelineError) as refused:
+        parse_expression(text, SCHEMA)
+    assert refused.value.problem == said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "trim(BOTH 'x' FROM s)", "extract(YEAR FROM at)", "substring(s FROM 2 FOR 1)", "position('a' IN s)",
+        "CAST(s AS DECIMAL(10, 2))", "j IN (1, 2, 3)", "NOT (b)", "concat(s)", "length(concat(s, ',(', u))",
+        "size(filter(array(1, 2), x -> x IN (1, 2)))", "aggregate(array(1, 2), 0, (total, x) -> total + x)",
+        "CASE WHEN (b) THEN length(s) ELSE (j) END", "round(d)", "round(d, 1)", "coalesce(s, u, 'x')",
+    ],
+)  # fmt: skip
+def test_the_forms_of_calls_are_told_from_wrong_ones(text: str) -> None:
+    parse_expression(text, SCHEMA)
+
+
+@pytest.mark.spark
+def test_the_numbers_of_arguments_are_spark_s(spark: SparkSession) -> None:
+    """One function in five each time; all, if other seeds are asked for."""
+    frame = spark.createDataFrame([], "a INT")
+    chosen = sorted(COUNTS)[:: 1 if os.environ.get("CI_SEEDS") == "random" else 5]
+    wrong = []
+    for name in chosen:
+        least, most = COUNTS[name]
+        for count, taken in ((least - 1, False), (least, True), (most or least + 2, True), ((most or 99) + 1, False)):
+            if 0 <= count < 99 and _is_counted(frame, f"{name}({', '.join(['NULL'] * count)})") != taken:
+                wrong.append((name, count))
+    assert wrong == []
+
+
+def _is_counted(frame: DataFrame, call: str) -> bool:
+    """Whether Spark finds nothing wrong with the number of arguments; their types do not matter here."""
+    try:
+        frame.selectExpr(call)
+    except PySparkException as error:
+        return not (error.getCondition() or "").startswith("WRONG_NUM_ARGS")
+    return True
 
 
 def test_an_expression_names_the_columns_it_reads_once() -> None:
