@@ -186,7 +186,9 @@ class Reading:
     def _take_rows(
         self, rows: pa.Table, places: npt.NDArray[np.int64], sent: dict[int, Sent], letters: Letters
     ) -> None:
-        rows = rows.append_column(ROW_NUMBER, pa.array(places))
+        # A table without columns, which has no length, stands for rows of which no output reads a column.
+        columns = dict(zip(rows.column_names, rows.columns, strict=True))
+        rows = pa.table({**columns, ROW_NUMBER: pa.array(places)})
         for name in self._source.schema.names:
             if name not in rows.column_names:  # no output reads it
                 rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
