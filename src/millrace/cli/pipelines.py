@@ -216,6 +216,7 @@ def status(
         "errors",
         "dead",
         "skipped",
+        "files skipped",
         "clock moved",
         "ended",
     )
@@ -339,7 +340,7 @@ def _serving(store: str, pipeline: Pipeline) -> int:
 def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
     folder = status.checkpoint.name
     if status.damaged is not None:
-        return status.pipeline, f"damaged: {status.damaged}", *[None] * 12
+        return status.pipeline, f"damaged: {status.damaged}", *[None] * 13
     progress = status.progress
     lags = [part["lag"] for part in progress["parts"].values() if part["lag"] is not None]
     return (
@@ -355,6 +356,7 @@ def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
         progress["errors"],
         status.dead,
         status.skipped,
+        status.skipped_files or None,
         round(status.clock_moved / SECOND) or None,
         datetime.fromtimestamp(status.at, UTC).isoformat(timespec="seconds"),
     )

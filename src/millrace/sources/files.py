@@ -24,7 +24,15 @@ from millrace.formats.compressed import SUFFIXES, UNREADABLE, decompressed
 from millrace.formats.texts import SPACES, as_texts
 from millrace.model.accepted import accepted, as_type
 from millrace.model.arrow import arrow_type
-from millrace.model.errors import CorruptError, MillraceError, NotFoundError, PipelineError, refuse, unreadable
+from millrace.model.errors import (
+    CorruptError,
+    MachineError,
+    MillraceError,
+    NotFoundError,
+    PipelineError,
+    refuse,
+    unreadable,
+)
 from millrace.model.schema import Column, Schema
 from millrace.model.stream import Source
 from millrace.sources.bundle import Bundle, stamp_of
@@ -32,6 +40,8 @@ from millrace.sources.bundle import Bundle, stamp_of
 SPLIT = 64 << 20
 """The approximate size of a split, in bytes."""
 
+_WITHOUT = "millrace repair FILE --yes"
+_MOVE_AWAY = f"move it away and go on without it: {_WITHOUT}"
 _ZERO = 1023 >> 3
 """The exponent of 1.0 as float64 stores it, to the base 256."""
 
@@ -47,12 +57,12 @@ class Found:
 class Files:
     """The files of a folder, by position."""
 
-    def __init__(self, source: Source, journal: Path) -> None:
-        """Continue from the end of the journal."""
+    def __init__(self, source: Source, journal: Path, skipped: Container[str] = ()) -> None:
+        """Continue from the end of the journal. Files that are `skipped`, by path, are not read."""
         self._source = source
         self._folder = folder_of(source)
         self._most = int(dict(source.options).get("per_batch", "0"))
-        self._journal = journal
+        self._journal, self._skipped = journal, skipped
         self._found = _journaled(journal)
         self._known = {found.name for found in self._found}
 
@@ -76,7 +86,26 @@ class Files:
         """The splits of the files between two positions; a large file has several."""
         format = dict(self._source.options)["format"]
         found = [(os.path.join(self._folder, each.name), each.size) for each in self._found[start:end]]
-        return [split for path, size in found for split in _split(path, size, format, self._source)]
+        return [
+            split
+            for path, size in found
+            if path not in self._skipped
+            for split in _split(path, size, format, self._source)
+        ]
+
+    def unreadable(self, start: int) -> Iterator[tuple[int, str, MillraceError]]:
+        """The journaled files from a position on that cannot be read: position, path and error of each.
+
+        Raises MachineError if the system refuses to read a file: that is no reason to go on without it.
+        """
+        for position, found in enumerate(self._found[start:], start):
+            try:
+                for split in self.splits(position, position + 1):
+                    split.read()
+            except MachineError:
+                raise
+            except MillraceError as error:
+                yield position, os.path.join(self._folder, found.name), error
 
     def stamp(self) -> Hashable:
         """The state of the folder, which a new file changes."""
@@ -126,10 +155,9 @@ class FileSplit:
         try:
             return self._parquet(wanted) if self.format == "parquet" else self._json()
         except FileNotFoundError:
-            problem = f"file {self.path} no longer exists, but the pipeline still needs it"
-            raise NotFoundError(problem, "restore the file, so that its rows are not lost") from None
+            raise _gone(self.path) from None
         except UNREADABLE as error:
-            raise unreadable(self.path, error) from None
+            raise unreadable(self.path, error, f"mend the file, or {_MOVE_AWAY}") from None
 
     def _json(self) -> Bundle:
         if self.path.endswith(SUFFIXES):
@@ -170,7 +198,12 @@ class FileSplit:
         try:
             return as_type(found, column.type, f"{self.path}: column {column.name}")
         except MillraceError as error:
-            raise PipelineError(error.problem, "correct the schema of the source, or move the file away") from None
+            raise PipelineError(error.problem, f"correct the schema of the source, or {_MOVE_AWAY}") from None
+
+
+def _gone(path: str) -> NotFoundError:
+    problem = f"file {path} no longer exists, but the pipeline still needs it"
+    return NotFoundError(problem, f"restore the file, or go on without it: {_WITHOUT}")
 
 
 def lines(origin: str, data: bytes | memoryview, begin: int = 0) -> Bundle:
@@ -248,8 +281,10 @@ def _split(path: str, size: int, format: str, source: Source) -> Iterator[FileSp
 def _row_groups(path: str, source: Source) -> Iterator[FileSplit]:
     try:
         about = pq.read_metadata(path)
+    except FileNotFoundError:
+        raise _gone(path) from None
     except (OSError, pa.ArrowInvalid) as error:
-        raise unreadable(path, error) from None
+        raise unreadable(path, error, f"mend the file, or {_MOVE_AWAY}") from None
     start = size = 0
     for group in range(about.num_row_groups):
         size += about.row_group(group).total_byte_size
