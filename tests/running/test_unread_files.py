@@ -38,7 +38,7 @@ def here(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sessions, "stop", lambda _: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").mkdir()
-    (tmp_path / "charts.py").write_text(PROGRAM)
+    (tmp_path / "charts.py").write_text(PROGRAM.replace('"in"', repr(str(tmp_path / "in"))))
     return tmp_path
 
 
