@@ -216,6 +216,7 @@ def status(
         "errors",
         "dead",
         "skipped",
+        "files skipped",
         "unknown fields",
         "missing fields",
         "clock moved",
@@ -341,7 +342,7 @@ def _serving(store: str, pipeline: Pipeline) -> int:
 def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
     folder = status.checkpoint.name
     if status.damaged is not None:
-        return status.pipeline, f"damaged: {status.damaged}", *[None] * 14
+        return status.pipeline, f"damaged: {status.damaged}", *[None] * 15
     progress = status.progress
     lags = [part["lag"] for part in progress["parts"].values() if part["lag"] is not None]
     return (
@@ -357,6 +358,7 @@ def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
         progress["errors"],
         status.dead,
         status.skipped,
+        status.skipped_files or None,
         status.unknown,
         status.missing,
         round(status.clock_moved / SECOND) or None,
