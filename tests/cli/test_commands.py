@@ -390,6 +390,19 @@ def test_views_that_a_run_writes_to_are_not_written_by_a_run_from_another_checkp
     assert line == f"another run of charts writes to its views in {store_file}; stop that run first"
 
 
+@pytest.mark.parametrize("command", ["run", "replay", "savepoint", "repair"])
+@pytest.mark.parametrize("folder", ["afile", "afile/inside"])
+def test_a_file_in_the_place_of_a_checkpoint_is_named(
+    command: str, folder: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran("init", "charts")
+    monkeypatch.chdir(here / "charts")
+    ran("topics", "create", "plays")
+    Path("afile").touch()
+    line = refused(command, "charts.py", "--checkpoint", folder)
+    assert line == f"checkpoint {folder}: afile is not a folder; choose another folder\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_second_signal_ends_at_once(number: int) -> None:
     program = (

@@ -135,9 +135,9 @@ def test_the_chart_has_the_ten_tracks_with_the_most_plays() -> None:
     assert (len(chart.tracks), chart.tracks[0].plays, chart.tracks[0].corrected) == (10, 150, 3)
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_table_shows_marks_watermark_rate_and_corrections(width: int) -> None:
-    lines = drawn(busy(), width)
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 30)])
+def test_the_table_shows_marks_watermark_rate_and_corrections(width: int, height: int) -> None:
+    lines = drawn(busy(), width, height)
     text = "\n".join(lines)
     assert lines[0].endswith("live, 30 of 45 s")
     assert "clock 09:15   watermark 09:00 (15 min behind)   2,000 plays/s" in text
@@ -146,7 +146,7 @@ def test_the_table_shows_marks_watermark_rate_and_corrections(width: int) -> Non
     assert re.search(r" 4  Braided River  1393 late +1392 on-time +1391 early +125 x  █+", text)
     assert re.search(r"early: .* on-time: .* late: corrected since\n", text)
     assert lines[-1] == "Braided River at 07:00 was 1,404, is 1,406: 2 plays arrived late."
-    assert "…" not in text + "".join(drawn(Tally(), width))
+    assert "…" not in text + "".join(drawn(Tally(), width, height))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200])
@@ -181,21 +181,30 @@ def test_a_line_holds_the_figures() -> None:
 @pytest.mark.parametrize(
     ("seconds", "elapsed", "first", "over"),
     [
-        (45, 38, 15, False),
-        (45, 39, 15, True),
-        (45, 44, 40, False),  # Spark was slow to start: some answers are shown all the same
-        (45, 52, 40, True),
-        (45, 100, None, False),
-        (45, 166, None, True),
+        (45, 59, 15, False),
+        (45, 60, 15, True),
+        (45, 144, 100, False),  # Spark was slow to start
+        (5, 179, None, False),
+        (200, 180, None, True),
         (math.inf, 1e9, 15, False),
     ],
 )
-def test_when_the_demo_is_over(seconds: float, elapsed: float, first: float | None, over: bool) -> None:
+def test_the_time_of_the_demo_counts_from_the_first_answers(
+    seconds: float, elapsed: float, first: float | None, over: bool
+) -> None:
     assert Schedule(seconds).is_over(elapsed, first) is over
 
 
+def test_the_status_shows_the_time_that_answers_were_shown() -> None:
+    schedule = Schedule(30)
+    assert schedule.status("starting Spark", 4.2, None) == "starting Spark, 4 s"
+    assert schedule.status(None, 25, 20) == "live, 5 of 30 s"
+    assert Schedule(math.inf).status(None, 25, 20) == "live, 5 s"
+    assert schedule.status("last plays", 50, 20) == "last plays, 50 s"
+
+
 def test_demo_seconds() -> None:
-    assert [seconds_of(text) for text in (None, "", "20", "0.5", "inf")] == [45, 45, 20, 0.5, math.inf]
+    assert [seconds_of(text) for text in (None, "", "20", "0.5", "inf")] == [30, 30, 20, 0.5, math.inf]
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "soon", "10s"])
@@ -245,20 +254,29 @@ def test_a_piped_demo_prints_a_line_every_few_seconds_and_equals_a_batch(tmp_pat
 @pytest.mark.spark
 @pytest.mark.no_cover
 def test_ctrl_c_ends_the_demo_with_its_summary(tmp_path: Path) -> None:
+    """A terminal sends the signal to all processes that it runs, so also to those that Spark has started."""
     environment = {**os.environ, "DEMO_SECONDS": "inf"}
-    with subprocess.Popen(DEMO, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as running:
+    (tmp_path / "here").mkdir()
+    with (
+        (tmp_path / "errors").open("wb") as errors,
+        subprocess.Popen(
+            DEMO, cwd=tmp_path / "here", env=environment, stdout=subprocess.PIPE, stderr=errors, text=True,
+            start_new_session=True,
+        ) as running,
+    ):  # fmt: skip
         assert running.stdout is not None
         try:
             for text in running.stdout:
                 if "; answers " in text:
-                    running.send_signal(signal.SIGINT)
+                    os.killpg(running.pid, signal.SIGINT)
                     break
             rest = running.stdout.read()
             assert running.wait(timeout=120) == 0
         finally:
             running.kill()
     assert "The view equals a batch over the same log: " in rest
-    assert list(tmp_path.iterdir()) == []
+    assert (tmp_path / "errors").read_text() == ""
+    assert list((tmp_path / "here").iterdir()) == []
 
 
 def test_help_and_version() -> None:

@@ -128,6 +128,19 @@ def test_every_record_either_fits_or_is_set_aside(records: list[dict[str, Any]])
             assert row[kind] == (float(wanted) if kind == "d" and wanted is not None else wanted)
 
 
+def test_the_first_of_several_fields_with_one_name_counts_and_is_shown() -> None:
+    rows, misfits = decode(
+        '{"n": 1, "n": "x"}', '{"n": "x", "n": 2}', '{"n": "y", "s": "}", "other": {"n": 3}, "n": 4}'
+    )
+    assert [row["n"] for row in rows] == [1]
+    assert [reason for _, reason in misfits] == ["n is not INT: 'x'", "n is not INT: 'y'"]
+
+
+def test_a_control_character_is_shown_in_the_reason() -> None:
+    _, misfits = decode("\x1f\n")
+    assert [reason for _, reason in misfits] == [r"it is not a JSON object: '\x1f'"]
+
+
 def test_names_that_need_quoting() -> None:
     schema = parse_schema({"it's": "BIGINT", 'a "b"': "STRING", "select": "BIGINT"})
     rows, misfits = JsonDecoder(schema).decode(pa.array([json.dumps({"it's": 1, 'a "b"': "x", "select": 3})]))

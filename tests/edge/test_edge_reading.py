@@ -88,6 +88,20 @@ def test_at_once_or_not_is_the_same(name: str, texts: list[str | None]) -> None:
     assert read(name, texts, at_once=True) == read(name, texts, at_once=False)
 
 
+@pytest.mark.parametrize("name", ["always the same", "only counted", "counts", "rows"])
+def test_rows_come_to_the_same_as_records_even_if_no_column_is_read(name: str) -> None:
+    """A Parquet file is read without the columns that no output wants, so possibly without any."""
+    reading, sent = Reading([(0, stage_of("output", OUTPUTS[name]))], SOURCE, {}), Sent()
+    rows = {
+        "k": ["0", "1", "2"], "kind": ["view"] * 3, "n": [0, 1, 2],
+        "at": pa.array([1_767_225_600_000_000 + n * 1_000_000 for n in range(3)], pa.timestamp("us", "UTC")),
+    }  # fmt: skip
+    table = pa.table({column: values for column, values in rows.items() if column in reading.wanted})
+    reading.take(Bundle("here", np.arange(3), rows=table), None, {0: sent})  # type: ignore[arg-type]
+    made = [row for table in sent.rows for row in table.to_pylist()]
+    assert sorted(made, key=repr) == read(name, [*map(good, range(3))], at_once=True)[0]
+
+
 @pytest.mark.parametrize("name", OUTPUTS)
 @pytest.mark.parametrize("wrong", ["[]", "{oops", '{"n": 1.5}'])
 def test_a_misfit_after_many_records_is_found(name: str, wrong: str) -> None:

@@ -1,5 +1,6 @@
 """Records of every form: NOT NULL, unknown fields, and CSV as Python's csv module reads it."""
 
+import bz2
 import csv
 import gzip
 import io
@@ -148,7 +149,11 @@ def csv_source(folder: Path, data: bytes, schema: str, name: str = "a.csv", **op
 def test_bad_lines_of_csv_are_set_aside_with_the_line(tmp_path: Path) -> None:
     data = b'id;name;at\r\n1;"a;""b\r\nc";2026-01-01\r\n\r\nx;d;\r\n2;e\r\n3;\xff;\r\n4;;"";\r\n5;"open;\r\n6;x;\r\n'
     schema = "at TIMESTAMP, id BIGINT NOT NULL, name STRING, other STRING"
-    for name, stored in (("a.csv", data), ("a.csv.gz", gzip.compress(data))):
+    compressed = {
+        "a.csv": data, "a.csv.gz": gzip.compress(data), "a.csv.bz2": bz2.compress(data),
+        "a.csv.zst": pa.compress(data, "zstd", asbytes=True),
+    }  # fmt: skip
+    for name, stored in compressed.items():
         (tmp_path / name).mkdir()
         source, bundle = csv_source(tmp_path / name / "in", stored, schema, name)
         assert bundle.texts is not None
@@ -189,7 +194,7 @@ def test_a_csv_file_without_rows_has_none(tmp_path: Path, data: bytes) -> None:
 
 
 def test_a_csv_file_whose_first_row_names_no_columns_stops_the_run(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="names column 'a' twice; correct the file, or move it away"):
+    with pytest.raises(PipelineError, match="names column 'a' twice; correct the file, or move it away and go on"):
         csv_source(tmp_path / "in", b"a,a\n1,2\n", "a INT")
 
 

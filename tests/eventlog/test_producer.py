@@ -3,6 +3,8 @@
 import json
 import os
 import resource
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -177,3 +179,40 @@ def test_a_producer_of_nothing_is_refused(log: Log) -> None:
     producer.close()
     with pytest.raises(PipelineError, match="is closed; make another"):
         producer.send("a")
+
+
+def test_the_end_of_a_program_stores_what_it_has_sent(log: Log) -> None:
+    program = (
+        "import sys\n"
+        "from millrace import Producer\n"
+        "Producer(sys.argv[1], 'plays', linger='1h').send({'n': 1})\n"
+    )  # fmt: skip
+    command = [sys.executable, "-c", program, str(log.path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stderr, values(log)) == ("", [b'{"n":1}'])
+
+
+def test_a_producer_that_the_end_of_the_program_closes_says_in_a_line_what_is_lost(log: Log) -> None:
+    program = (
+        "import os, resource, sys\n"
+        "from millrace import Producer\n"
+        "producer = Producer(sys.argv[1], 'plays', linger='1h')\n"
+        "for n in range(100):\n"
+        "    producer.send(os.urandom(10_000).hex())\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "if sys.argv[2:]:\n"
+        "    try:\n"
+        "        producer.close()\n"
+        "    except Exception as error:\n"
+        "        print(type(error).__name__)\n"
+    )
+    command = [sys.executable, "-c", program, str(log.path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(
+        ": 100 of the records sent to 'plays' are lost; close the producer in the program, and handle the error that "
+        "close() raises"
+    )
+    assert log.ends("plays") == [0]
+    followed = subprocess.run([*command, "close"], capture_output=True, text=True, timeout=60, check=True)
+    assert (followed.stdout, followed.stderr) == ("MachineError\n", "")

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
 import pyarrow as pa
@@ -79,6 +80,8 @@ def test_one_record_an_array_and_lines(client: TestClient, log: Log) -> None:
         (b'[{"n": 1}, 2]', "application/json", "record 2 of the body is not a JSON object"),
         (b'{"n": 1}\nno\n', "application/x-ndjson", "record 2 of the body is not a JSON object"),
         (b'{"n": "\xff"}', "application/json", "not text in UTF-8"),
+        (b'{"n": 1}\x1f', "application/json", "record 1 of the body is not a JSON object"),
+        (b'{"n": 1}\n\x1f\n', "application/x-ndjson", "record 2 of the body is not a JSON object"),
     ],
 )
 def test_a_body_with_anything_wrong_is_refused_whole(
@@ -91,9 +94,10 @@ def test_a_body_with_anything_wrong_is_refused_whole(
 
 
 def test_an_unknown_topic_is_not_found(client: TestClient) -> None:
-    answer = client.post("/topics/play", json={"n": 1})
-    assert answer.status_code == 404
-    assert "did you mean 'plays'?" in answer.json()["error"]
+    for body in ('{"n": 1}', "[]"):
+        answer = client.post("/topics/play", content=body)
+        assert answer.status_code == 404
+        assert "did you mean 'plays'?" in answer.json()["error"]
 
 
 def test_a_request_that_is_sent_again_is_kept_once(client: TestClient, log: Log) -> None:
@@ -234,6 +238,23 @@ def test_a_body_that_is_too_long_is_refused_however_it_comes(
     monkeypatch.setattr(server, "MOST", 1_000)
     assert client.post("/topics/plays", json={"n": "x" * 2_000}).status_code == 413
     assert client.post("/topics/plays", content=iter([b'{"n": "', b"x" * 2_000, b'"}'])).status_code == 413
+    assert values(log) == []
+
+
+def test_a_client_that_leaves_is_no_error_of_the_server(log: Log, tmp_path: Path) -> None:
+    app = make_app(log, open_store(tmp_path / "views.db"))
+    sent: list[Any] = []
+    received = iter([{"type": "http.request", "body": b'{"n":', "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Any:
+        return next(received)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asgi = {"type": "http", "method": "POST", "path": "/topics/plays", "query_string": b"", "headers": []}
+    asyncio.run(app(asgi, receive, send))  # what it raises, a server prints with its traceback
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     assert values(log) == []
 
 

@@ -1,11 +1,15 @@
 """Row expressions mean what Spark means: on the reference, on the fused edge, and on the native one, row by row."""
 
 import os
+from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from sqlglot import exp
+from sqlglot import exp, parse_one
+from sqlglot.errors import SqlglotError
 
 from judging import MORE, NO_VALUE, REFUSED, ROWS, SCHEMA, Judge, Maker, by_reference, from_tables, fused, parsed, plain
 from millrace.formats.sql import _CALLS as FUSED
@@ -14,11 +18,11 @@ from millrace.model import computed
 from millrace.model.coercion import UnresolvedError
 from millrace.model.errors import PipelineError
 from millrace.model.expression import parse_expression
-from millrace.model.functions import SPARK_FUNCTIONS
+from millrace.model.functions import COUNTS, SPARK_FUNCTIONS
 from millrace.model.reading import unescaped
 from millrace.model.resolve import _KINDS as KINDS
 from millrace.model.resolve import Resolver
-from millrace.model.schema import UNKNOWN, parse_schema
+from millrace.model.schema import DIALECT, UNKNOWN, parse_schema
 from millrace.model.typed import OPERATIONS
 
 SEED = int.from_bytes(os.urandom(4)) if os.environ.get("CI_SEEDS") == "random" else 11
@@ -140,7 +144,7 @@ def test_strings_are_read_as_spark_reads_them(literal: str, text: str) -> None:
     assert unescaped(literal) == text
 
 
-@pytest.mark.parametrize("text", ["explode(array(1))", "posexplode(array(1))", "json_tuple(s, 'a')"])
+@pytest.mark.parametrize("text", ["explode(split(s, '-'))", "posexplode(array(1))", "json_tuple(s, 'a')"])
 def test_what_makes_several_rows_is_refused(text: str) -> None:
     with pytest.raises(PipelineError, match="a row expression must return one value"):
         parse_expression(text, SCHEMA)
@@ -173,6 +177,61 @@ def test_no_value_is_no_null() -> None:
 def test_the_names_of_functions_are_spark_s(spark: SparkSession) -> None:
     listed = {row[0].split(".")[-1] for row in spark.sql("SHOW ALL FUNCTIONS").collect()}
     assert {name for name in listed if name.replace("_", "").isalnum() and name[0].isalpha()} == SPARK_FUNCTIONS
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("length(s, 3)", "length() takes 1 argument, not 2"),
+        ("upper(length())", "length() takes 1 argument, not 0"),
+        ("round(1, 2, 3)", "round() takes 1 to 2 arguments, not 3"),
+        ("j + greatest(1)", "greatest() takes at least 2 arguments, not 1"),
+        ("concat(s, LENGTH(s, u))", "length() takes 1 argument, not 2"),
+        ("if(s IN ('a', 'b,'), length(s, ','), 0)", "length() takes 1 argument, not 2"),
+        ("mod(1, 2, 3)", "mod() takes 2 arguments, not 3"),
+        ("map(s)", "expression 'map(s)' does not parse: a function has a wrong number of arguments"),
+        ("upper(regexp_replace(s, 'a'))", "regexp_replace() takes 3 to 4 arguments, not 2"),
+    ],
+)
+def test_a_wrong_number_of_arguments_is_refused_when_built(text: str, said: str) -> None:
+    with pytest.raises(PipelineError) as refused:
+        parse_expression(text, SCHEMA)
+    assert refused.value.problem == said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "trim(BOTH 'x' FROM s)", "extract(YEAR FROM at)", "substring(s FROM 2 FOR 1)", "position('a' IN s)",
+        "CAST(s AS DECIMAL(10, 2))", "j IN (1, 2, 3)", "NOT (b)", "concat(s)", "length(concat(s, ',(', u))",
+        "size(filter(array(1, 2), x -> x IN (1, 2)))", "aggregate(array(1, 2), 0, (total, x) -> total + x)",
+        "CASE WHEN (b) THEN length(s) ELSE (j) END", "round(d)", "round(d, 1)", "coalesce(s, u, 'x')",
+        "nvl(s::MAP<STRING, INT>, u)",
+    ],
+)  # fmt: skip
+def test_the_forms_of_calls_are_told_from_wrong_ones(text: str) -> None:
+    parse_expression(text, SCHEMA)
+
+
+def test_every_function_that_is_computed_here_has_a_number_of_arguments() -> None:
+    computed_here = set()
+    for name, count in product(SPARK_FUNCTIONS, range(5)):
+        with suppress(SqlglotError, LookupError, ValueError):  # the parser fails in all these ways
+            tree = parse_one(f"{name}({', '.join(['j'] * count)})", dialect=DIALECT)
+            if type(tree) in KINDS and not isinstance(tree, exp.Anonymous | exp.Column):
+                computed_here.add(name)
+    assert computed_here - COUNTS.keys() == {"and", "concat", "like", "not", "or", "timestamp"}, (
+        "any number, or Spark's"
+    )
+
+
+@pytest.mark.spark
+def test_spark_refuses_the_numbers_of_arguments_that_are_refused(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([], "a INT")
+    for name, (least, most) in COUNTS.items():
+        for count in (*range(least), *(() if most is None else (most + 1,))):
+            with pytest.raises(PySparkException):
+                frame.selectExpr(f"{name}({', '.join(['NULL'] * count)})")
 
 
 def test_an_expression_names_the_columns_it_reads_once() -> None:

@@ -100,6 +100,11 @@ def test_what_spark_refuses_is_refused_at_the_user_s_line(spark: SparkSession) -
     wrong = ROWS.where("hash(s) > array(1)").window(window.all_time()).aggregate(n=agg.count())
     with pytest.raises(PipelineError, match=r"test_settled.py:\d+: Spark refuses .*array"):
         settled(spark, Pipeline("p", views={"v": wrong}))
+    for stream in (ROWS.select(x="array_contains(n, s)"), ROWS.with_columns(x="array_contains(n, s)")):
+        with pytest.raises(PipelineError) as refused:
+            settled(spark, Pipeline("p", sinks=[stream.to(to_function(print))]))
+        assert str(refused.value).count("\n") == 0
+        assert "Spark refuses 'array_contains(n, s)': [DATATYPE_MISMATCH" in str(refused.value)
     interval = ROWS.with_columns(x="at - at").group_by("x").window(window.all_time()).aggregate(n=agg.count())
     with pytest.raises(PipelineError, match=r"'at - at' is interval day to second, which Millrace does not keep"):
         settled(spark, Pipeline("p", views={"v": interval}))

@@ -414,7 +414,7 @@ def test_no_such_folder(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"no parquet at all", r"1\.parquet cannot be read: .*; repair the file, or move it away"),
+        (b"no parquet at all", r"1\.parquet cannot be read: .*; mend the file, or move it away"),
         (pa.table({"k": [1.5]}), r"1\.parquet: column k is double, which cannot be read as BIGINT; correct the schema"),
     ],
     ids=["unreadable", "another schema"],

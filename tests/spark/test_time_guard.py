@@ -21,6 +21,7 @@ from millrace.sources.bundle import LOGGED, Bundle
 from millrace.sources.files import Files
 from millrace.sources.memory import Happening, MemoryScript, Scripted
 from millrace.spark import batch
+from millrace.testing import Script, run_script
 from stream_run import run
 
 SCHEMA = "k STRING, at TIMESTAMP"
@@ -59,6 +60,52 @@ def test_a_topic_is_judged_by_the_time_of_each_record_however_it_is_read(spark: 
         assert letters(tmp_path / f"batch {fuse}") == [("plays/0", 1, reason)]
         run(spark, pipeline, tmp_path / f"stream {fuse}", log=path, fuse=fuse)
         assert letters(tmp_path / f"stream {fuse}") == [("plays/0", 1, reason)]
+
+
+def spoken(row: dict[str, Any]) -> dict[str, Any]:
+    """The key and the hours of a text such as "a 12 17"."""
+    key, *hours = row["text"].split()
+    return {"k": key, "at": [NOON.replace(hour=int(each)) for each in hours]}
+
+
+def twice(row: dict[str, Any]) -> list[dict[str, Any]]:
+    assert row["at"].hour < 20, "no row that is too far ahead passes event_time"
+    return [row, row]
+
+
+@pytest.mark.spark
+def test_a_row_that_functions_made_is_judged_by_the_time_of_its_record(spark: SparkSession) -> None:
+    rows = memory("texts", "text STRING").map(spoken, "k STRING, at ARRAY<TIMESTAMP>").explode("at")
+    timed = rows.filter(lambda row: row["k"] != "c").event_time("at", delay="9h", ahead="1h")
+    query = timed.flat_map(twice, SCHEMA).group_by("k").window(window.fixed("1h")).aggregate(n=agg.count())
+    pipeline = Pipeline("p", {"counts": query})
+    early = [{"text": "a 12 13"}, {"text": "a 12 22 23"}, {"text": "b 17"}, {"text": "c 23"}, {"text": "d x"}]
+    late = [{"text": "b 17"}, {"text": "b 23"}]
+    answers = run_script(pipeline, Script(start=NOON).rows("texts", *early).clock("5h").rows("texts", *late).end())
+    assert [(row["k"], row["window_start"].hour, row["n"]) for row in answers.view("counts")] == [
+        ("a", 12, 4), ("a", 13, 2), ("b", 17, 2)
+    ]  # fmt: skip
+    line, after = spoken.__code__.co_firstlineno + 3, "more than 1h after its record was logged"
+    expected = {
+        "a 12 22 23": f"event time at is 2026-01-01 22:00:00, {after}, 2026-01-01 12:00:00",
+        "b 17": f"event time at is 2026-01-01 17:00:00, {after}, 2026-01-01 12:00:00",
+        "d x": f"test_time_guard.py:{line}: map(spoken): ValueError: invalid literal for int() with base 10: 'x'",
+        "b 23": f"event time at is 2026-01-01 23:00:00, {after}, 2026-01-01 17:00:00",
+    }
+    told = {str(each.row): each.reason for each in answers.dead_letters}
+    assert told == {str({"text": text}): reason for text, reason in expected.items()}
+    happenings = [Happening(early, now=to_instant(NOON.replace(hour=17))), Happening(late)]
+    script = MemoryScript(happenings, start=to_instant(NOON))
+    for fuse in (True, False):
+        found = batch.collect(spark, pipeline, scripts={"texts": script}, fuse=fuse)
+        assert [(row["k"], row["window_start"].hour, row["n"]) for row in found.answers["view counts"].to_pylist()] == [
+            ("a", 12, 4), ("a", 13, 2), ("b", 17, 2)
+        ]  # fmt: skip
+        rejected = found.dead_letters.to_pylist()
+        assert {json.loads(each["value"])["text"]: each["reason"] for each in rejected} == expected
+        assert {(each["output"], each["hint"]) for each in rejected} == {
+            ("view counts", "if such times are right, allow them with ahead= of event_time"), ("view counts", None)
+        }  # fmt: skip
 
 
 class Table(CustomSource):

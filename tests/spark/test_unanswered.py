@@ -1,7 +1,7 @@
 """Answers that have no value, and functions of the user's that raise: errors of a group or a record, not of the run."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -122,17 +122,22 @@ def folds(windowing: Any = None) -> Query:
     return asked.aggregate(own=OWN, n=agg.count())
 
 
+def line_of(function: Callable[..., Any]) -> str:
+    """The line at which one of these functions raises: the second of its body."""
+    return f"test_unanswered.py:{function.__code__.co_firstlineno + 2}"
+
+
 def test_a_fold_that_raises_is_an_error_of_its_record_or_group() -> None:
     query = folds()
     for engine in (Reference(query), PaneEngine(query)):
         panes = engine.input([row(13), row(4), row(60, k="b"), row(60, k="b"), row(7, k="c"), row(9, k="d")])
         assert [(pane.key, pane.values) for pane in panes] == [(("a",), {"own": 2, "n": 1})]
         assert [letter.reason for letter in engine.dead] == [
-            "fold(v, strict) of 13: ValueError: unlucky, where k='a'"
+            f"{line_of(strict)}: fold(v, strict) of 13: ValueError: unlucky, where k='a'"
         ]  # fmt: skip
         reasons = {failure.key: failure.reason for failure in engine.failed}
-        assert reasons[("b",)] == "own: fold(v, strict): OverflowError: more than 100"
-        assert reasons[("c",)] == "own: fold(v, strict): KeyError: 'seven'"
+        assert reasons[("b",)] == f"own: {line_of(joined)}: fold(v, strict): OverflowError: more than 100"
+        assert reasons[("c",)] == f"own: {line_of(half)}: fold(v, strict): KeyError: 'seven'"
         assert reasons[("d",)] == "own: fold(v, strict): 'odd' is not INT"
     plain = (
         TIMED.window(window.fixed("10s"))
@@ -142,7 +147,8 @@ def test_a_fold_that_raises_is_an_error_of_its_record_or_group() -> None:
     )
     for engine in (Reference(plain), PaneEngine(plain)):
         assert engine.input([row(1), row(13)]) == []
-        assert engine.failed[0].reason == "own: fold(v, strict): ValueError: unlucky"
+        assert engine.failed[0].key == ("a",)
+        assert engine.failed[0].reason == f"own: {line_of(strict)}: fold(v, strict) of 13: ValueError: unlucky"
 
 
 def by_half_hour(at: datetime, row: Mapping[str, Any]) -> list[tuple[datetime, datetime]]:
@@ -156,7 +162,7 @@ def test_a_window_function_that_raises_sets_its_record_aside() -> None:
     for engine in (Reference(query), PaneEngine(query)):
         assert len(engine.input([row(13), row(1), row(14)])) == 1
         reasons = [letter.reason for letter in engine.dead]
-        assert reasons[0] == "custom(by_half_hour): LookupError: no window, where k='a'"
+        assert reasons[0] == f"{line_of(by_half_hour)}: custom(by_half_hour): LookupError: no window, where k='a'"
         assert "ends before it starts" in reasons[1]
 
 

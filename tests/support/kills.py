@@ -79,8 +79,10 @@ class Process:
         self._wait_for_the_rest(started)
 
     def tell(self, number: int) -> None:
-        """Send a signal to it and to all that is in its process group, as service managers do."""
-        os.killpg(self._process.pid, number)
+        """Send a signal to it and to all that it started, as service managers do."""
+        for pid in (self._process.pid, *descendants(self._process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def has_java(self) -> bool:
         """Whether Spark is being started, or runs."""

@@ -5,13 +5,15 @@ slower compiler, which pays in long runs only, is off.
 """
 
 import fcntl
+import hashlib
 import os
 import subprocess
 import sys
 from importlib.metadata import version
+from inspect import getsource
 from pathlib import Path
 
-from millrace.spark.session import make_home
+from millrace.spark.session import _ALONE, make_home
 
 SET = ("SPARK_HOME", "SPARK_SUBMIT_OPTS")
 """The variables that are set: a test that is about how Spark starts leaves them out."""
@@ -26,7 +28,8 @@ first = Pipeline("first", views={"counted": events.window(window.fixed("10s")).a
 
 def variables(cache: Path) -> dict[str, str]:
     """The environment of processes that start Spark; the first call makes the archive in a folder of its own."""
-    folder = cache / f"spark-{version('pyspark')}"
+    how = hashlib.sha256(f"{getsource(make_home)}{_ALONE}".encode()).hexdigest()[:8]  # on which the home depends
+    folder = cache / f"spark-{version('pyspark')}-{how}"
     folder.mkdir(parents=True, exist_ok=True)
     home, archive = folder / "home", folder / "classes.jsa"
     with (folder / "lock").open("w") as lock:

@@ -11,11 +11,12 @@ import pyarrow as pa
 import typer
 
 from millrace.cli.options import LOG, LogPath, TopicName, plain_mistakes
-from millrace.cli.shown import AsJson, Format, chosen, show
+from millrace.cli.shown import AsJson, Format, chosen, for_output, show
 from millrace.eventlog.intercept import Interceptor, add, drop, keep, rename
 from millrace.eventlog.topics import Log, existing_log
 from millrace.model.duration import format_duration, to_datetime, to_instant
 from millrace.model.errors import PipelineError
+from millrace.model.plain import visible
 
 topics = typer.Typer(no_args_is_help=False, help="List the topics of the log; create, change and remove topics.")
 
@@ -200,7 +201,8 @@ def _print(tables: Iterator[pa.Table], whole: bool, last: int | None) -> None:
         tables = iter([merged.slice(max(0, len(merged) - last))])
     for table in tables:
         for record in table.to_pylist():
-            typer.echo(_whole(record) if whole else _text(record["value"]))
+            text = visible(_whole(record)) if whole else for_output(_text(record["value"]) or "")
+            typer.echo(text, color=True)  # otherwise escape sequences are removed from what a program gets
 
 
 def _whole(record: dict[str, Any]) -> str:

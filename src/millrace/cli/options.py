@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from millrace.model.errors import Kind, MillraceError
+from millrace.model.plain import visible
 from millrace.running.settings import Settings
 
 DEFAULTS = Settings()
@@ -102,5 +103,5 @@ def _plain(error: Exception) -> BaseException:
 def _reported(error: MillraceError) -> typer.Exit:
     # A mistake in an option has no line of the user's code; its place is then a line of the option parser.
     ours = error.place is None or Path(error.place.file).is_relative_to(Path(typer.__file__).parents[1])
-    typer.echo(error.message if ours else str(error), err=True)
+    typer.echo(visible(error.message if ours else str(error)), err=True)
     return typer.Exit(EXIT_CODES[error.kind])

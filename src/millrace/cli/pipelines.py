@@ -271,6 +271,7 @@ def status(
         "errors",
         "dead",
         "skipped",
+        "files skipped",
         "unknown fields",
         "missing fields",
         "clock moved",
@@ -404,7 +405,7 @@ _NOTHING: dict[str, Any] = {
 def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
     folder = status.checkpoint.name
     if status.damaged is not None:
-        return status.pipeline, f"damaged: {status.damaged}", *[None] * 14
+        return status.pipeline, f"damaged: {status.damaged}", *[None] * 15
     progress = status.progress or _NOTHING
     lags = [part["lag"] for part in progress["parts"].values() if part["lag"] is not None]
     return (
@@ -420,6 +421,7 @@ def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
         progress["errors"],
         status.dead,
         status.skipped,
+        status.skipped_files or None,
         status.unknown,
         status.missing,
         round(status.clock_moved / SECOND) or None,

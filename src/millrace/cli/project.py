@@ -59,9 +59,9 @@ def demo(
 ) -> None:
     """Run a demo: simulated plays of music are counted by track and hour as they arrive.
 
-    It ends after about 45 seconds, including the start of Spark, or earlier with Ctrl-C. The environment variable
-    DEMO_SECONDS sets another duration; inf means no end. The demo then compares the view with a batch over the same
-    log, and exits with 1 if they differ.
+    It shows answers for 30 seconds after Spark has started, or until Ctrl-C. The environment variable DEMO_SECONDS sets
+    another duration; inf means no end. The demo then compares the view with a batch over the same log, and exits with 1
+    if they differ.
     """
     if paper_:
         paper.show(Console())

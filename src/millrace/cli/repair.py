@@ -41,10 +41,10 @@ def repair(
     """Find what is wrong with the log, the views, the checkpoint and the sinks of a pipeline, and mend it.
 
     Without --yes it only looks: it prints what is wrong, the ways on, what each one loses, and the command for it. It
-    exits with 6 if something is wrong. With --yes it skips damaged blocks and records that retention removed unread,
-    saves what can be read of a log that SQLite cannot read, moves a damaged SQLite store aside, and drops the
-    generation of a stopped replay. Nothing is deleted. If the answers must be computed again, the last line is the
-    command for it. Stop the pipeline first.
+    exits with 6 if something is wrong. With --yes it skips damaged blocks, records that retention removed unread and
+    files that cannot be read, saves what can be read of a log that SQLite cannot read, moves a damaged SQLite store
+    aside, and drops the generation of a stopped replay. Nothing is deleted. If the answers must be computed again, the
+    last line is the command for it. Stop the pipeline first.
 
     Example: [bold]millrace repair charts.py[/bold], then [bold]millrace repair charts.py --yes[/bold]
     """

@@ -18,9 +18,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from millrace.cli.options import LOG, LogPath, TopicName, plain_mistakes
 from millrace.eventlog.topics import Log, existing_log
 from millrace.eventlog.trouble import UncertainError
+from millrace.formats.compressed import plain_size
+from millrace.formats.texts import SPACES
 from millrace.model.errors import ConflictError, MachineError, MillraceError, PipelineError
 from millrace.running.totals import many
-from millrace.sources.collect import Chunk, chunks, files_of, first_misfit, keys_of
+from millrace.sources.collect import Chunk, chunks, files_of, first_misfit, format_of, keys_of
 
 
 def send(
@@ -29,12 +31,15 @@ def send(
         list[str] | None,
         typer.Argument(
             metavar="[FILE|FOLDER|-]...",
-            help="Files of JSON lines or CSV, and folders of such files; - reads stdin, which is the default.",
+            help="Files of JSON lines or CSV, also compressed, and folders of such files; - reads stdin, which is the "
+            "default.",
         ),
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option(help="The input format: json or csv. Default: csv if FILE ends with .csv.", metavar="FORMAT"),
+        typer.Option(
+            help="The input format: json or csv. Default: csv if FILE ends with .csv, or .csv.gz.", metavar="FORMAT"
+        ),
     ] = None,
     delimiter: Annotated[
         str | None,
@@ -65,9 +70,10 @@ def send(
 ) -> None:
     """Append records to a topic of the log: the JSON objects of files, one on each line, or the rows of CSV files.
 
-    Several files are sent one after the other; those of a folder by name. Records that are reported as sent are on the
-    disk. A line that is not a JSON object ends the command with an error that names the line. Whenever the command
-    stops early, it says how many records were sent, and how to send the rest.
+    Several files are sent one after the other; those of a folder by name. A file may be compressed with gzip, bzip2 or
+    Zstandard. Records that are reported as sent are on the disk. A line that is not a JSON object ends the command with
+    an error that names the line. Whenever the command stops early, it says how many records were sent, and how to send
+    the rest.
 
     Examples: [bold]millrace send plays plays.json[/bold], [bold]millrace send plays january/ february/[/bold],
     [bold]tail -F app.log | millrace send logs[/bold]
@@ -79,12 +85,13 @@ def send(
             opened.create(topic)
         opened.topic(topic)
         inputs = files_of(files or ["-"])
-        kinds = {file: format or ("csv" if file.lower().endswith(".csv") else "json") for file in inputs}
+        kinds = {file: format or format_of(file) for file in inputs}
         if between is not None and "csv" not in kinds.values():
             raise PipelineError("--delimiter has no effect, as no file is CSV", "leave it out, or add --format csv")
         began, sending = time.monotonic(), Sending(opened, topic, key, producer, skip, unchecked)
+        sizes = [plain_size(file) for file in inputs]
         with _bar(inputs) as bar:
-            task = bar.add_task(f"to {topic}", total=sum(map(_size, inputs)) or None)
+            task = bar.add_task(f"to {topic}", total=None if None in sizes else sum(filter(None, sizes)))
             for file in inputs:
                 sending.file(file, kinds[file], between, lambda size: bar.update(task, advance=size))
         if skip > sending.seen:
@@ -211,10 +218,6 @@ def _delimiter(given: str | None) -> str | None:
     return text
 
 
-def _size(file: str) -> int:
-    return Path(file).stat().st_size if Path(file).is_file() else 0
-
-
 def _bar(files: Sequence[str]) -> Progress:
     return Progress(
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(),
@@ -224,5 +227,5 @@ def _bar(files: Sequence[str]) -> Progress:
 
 def _misfit(file: str, chunk: Chunk, place: int) -> str:
     text = chunk.values[place].as_py()
-    shown = "it is not text in UTF-8" if text is None else f"it is not a JSON object: {text.strip()!r:.80}"
+    shown = "it is not text in UTF-8" if text is None else f"it is not a JSON object: {text.strip(SPACES)!r:.80}"
     return f"line {chunk.lines[place]}" + (f" of {file}" if file != "-" else "") + f": {shown}"

@@ -1,4 +1,8 @@
-"""Prints rows: as a table for people, as JSON lines or CSV for programs."""
+"""Prints rows: as a table for people, as JSON lines or CSV for programs.
+
+Values cannot command a terminal: their control characters are shown as escapes there. A program or a file gets CSV
+and texts unchanged; in JSON an escape is the same value.
+"""
 
 import csv
 import sys
@@ -12,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.model.errors import PipelineError, unknown_option
-from millrace.model.plain import to_json
+from millrace.model.plain import to_json, visible
 
 FORMATS = ("table", "json", "csv")
 Format = Annotated[str, typer.Option(help="The output format: table, json or csv.", metavar="FORMAT")]
@@ -32,20 +36,25 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], format: str, tit
         raise unknown_option("format", format, FORMATS)
     if format == "json":
         for row in rows:
-            typer.echo(to_json(dict(zip(columns, row, strict=True))))
+            typer.echo(visible(to_json(dict(zip(columns, row, strict=True)))))
     elif format == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([["" if value is None else _text(value) for value in row] for row in rows])
+        writer.writerow(map(for_output, columns))
+        writer.writerows([["" if value is None else for_output(_text(value)) for value in row] for row in rows])
     else:
         _table(columns, list(rows), title)
+
+
+def for_output(text: str) -> str:
+    """A text for stdout: unchanged for a program or a file, without control characters for a terminal."""
+    return visible(text) if sys.stdout.isatty() else text
 
 
 def _table(columns: Sequence[str], rows: list[Sequence[Any]], title: str | None) -> None:
     table = Table(title=title, title_justify="left")
     for index, name in enumerate(columns):
         numbers = all(isinstance(row[index], int | float | None) for row in rows)
-        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+        table.add_column(Text(visible(name)), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(text_of(value)) for value in row))
     wide_enough().print(table)
@@ -61,7 +70,7 @@ def text_of(value: Any) -> str:
     """A value in a cell of a table."""
     if value is None:
         return ""
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else _text(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else visible(_text(value))
 
 
 def _text(value: Any) -> str:

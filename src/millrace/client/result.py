@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from millrace.model.plain import visible
+
 if TYPE_CHECKING:
     import pandas
     import polars
@@ -86,4 +88,4 @@ class Result:
 
 
 def _text(value: object) -> str:
-    return "" if value is None else str(value).removesuffix("+00:00")
+    return "" if value is None else visible(str(value)).removesuffix("+00:00")

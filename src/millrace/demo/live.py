@@ -20,13 +20,13 @@ from millrace.running.views import KeptViews
 from millrace.spark import batch, session, stream
 from millrace.views.store import Store, open_store
 
-_SECONDS = 45.0
+_SECONDS = 30.0
 _PATIENCE = 60.0
 """How many seconds the view may take to catch up with the last plays."""
 
 
 def seconds_of(text: str | None) -> float:
-    """The duration of the demo from the text of DEMO_SECONDS; with `inf` it runs until a signal ends it."""
+    """For how long the demo shows answers, from the text of DEMO_SECONDS; with `inf` until a signal ends it."""
     if not text:
         return _SECONDS
     try:
@@ -41,8 +41,8 @@ def seconds_of(text: str | None) -> float:
 def show(console: Console) -> bool:
     """Run the demo to its summary; returns whether the view equals a batch over the same log.
 
-    It takes DEMO_SECONDS in all, by default 45. SIGINT, SIGTERM and SIGHUP end it earlier; if there are no answers by
-    then, nothing is compared and the result is True.
+    It shows answers for DEMO_SECONDS, by default 30, counted from the first answers. SIGINT, SIGTERM and SIGHUP end it
+    earlier; if there are no answers by then, nothing is compared and the result is True.
     """
     schedule = Schedule(seconds_of(os.environ.get("DEMO_SECONDS")))
     with TemporaryDirectory(prefix="millrace-demo-") as name, told_to_end() as told:
@@ -89,7 +89,7 @@ def _count(
         if told:
             return None
         problem = f"the pipeline produced no answers within {shown.elapsed:.0f} s"
-        raise MachineError(problem, "try again when the machine is less busy, or set a longer time: DEMO_SECONDS=120")
+        raise MachineError(problem, "try again when the machine is less busy")
     shown.enter("last plays", "the time is over: counting the last plays, then comparing with a batch")
     deadline = time.monotonic() + _PATIENCE
     while _counted(store) < listeners.counting and time.monotonic() < deadline and not run.wait(0.1):

@@ -19,25 +19,26 @@ from millrace.views.store import Store
 
 BETWEEN_LINES = 3.0
 """The minimum number of seconds between two lines."""
-_ENDING = 6.0
-"""How many seconds of the demo are reserved for the ending: the last plays, the batch, stopping Spark."""
-_SHOWN = 1 / 4
-"""The minimum share of its duration for which the demo shows answers, even if Spark takes long to start."""
-_NO_ANSWERS = 120.0
-"""How many seconds beyond its duration the demo waits for the first answers."""
+_NO_ANSWERS = 180.0
+"""How many seconds the demo waits for the first answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The planned duration of the demo, in seconds since its start."""
+    """For how many seconds the demo shows answers; the start of Spark does not count."""
 
     seconds: float
 
     def is_over(self, elapsed: float, first: float | None) -> bool:
-        """Whether the ending must begin, if the first answers came at `first`."""
-        if first is None:
-            return elapsed >= self.seconds + _NO_ANSWERS
-        return elapsed >= max(self.seconds - _ENDING, first + self.seconds * _SHOWN)
+        """Whether the ending must begin, if the first answers came at `first`; both in seconds since the start."""
+        return elapsed >= (_NO_ANSWERS if first is None else first + self.seconds)
+
+    def status(self, phase: str | None, elapsed: float, first: float | None) -> str:
+        """The phase and its time: since the first answers while answers are shown, otherwise since the start."""
+        if phase is not None or first is None:
+            return f"{phase}, {elapsed:.0f} s"
+        of = f" of {self.seconds:.0f}" if self.seconds < math.inf else ""
+        return f"live, {elapsed - first:.0f}{of} s"
 
 
 class DemoDisplay:
@@ -113,10 +114,7 @@ class DemoDisplay:
             self._print(line(tally, self._listeners_clock(), elapsed))
 
     def _picture(self) -> RenderableType:
-        console, seconds = self._terminal, self._schedule.seconds
-        elapsed = self.elapsed
-        of = f" of {seconds:.0f}" if self._phase is None and elapsed < seconds < math.inf else ""
-        status = f"{self._phase or 'live'}, {elapsed:.0f}{of} s"
+        console, status = self._terminal, self._schedule.status(self._phase, self.elapsed, self.tally.first)
         screen = Screen(console.width, console.height, not console.options.ascii_only)
         return table(self.tally, self._listeners_clock(), status, screen)
 

@@ -22,6 +22,7 @@ from millrace.edge.connection import Prepared
 from millrace.edge.hints import hint_for_text, hint_for_value
 from millrace.formats.fields import names_of
 from millrace.formats.sql import quoted
+from millrace.formats.texts import SPACES
 from millrace.formats.typed import OBJECT, as_written, is_doubtful, is_none, is_unsure, pointer, value_of
 from millrace.formats.written import written
 from millrace.model.errors import unknown
@@ -167,7 +168,7 @@ class JsonDecoder:
         if text is None:
             return Misfit(row, "it is not text in UTF-8")
         if mark == _NOT_AN_OBJECT:
-            whole = text.strip()
+            whole = text.strip(SPACES)
             comma = "; a comma stands before its last brace" if _COMMA.search(text) else ""
             return Misfit(row, "it is not a JSON object", f"{whole!r:.80}{comma}", hint_for_text(whole))
         if mark == _UNKNOWN:
@@ -186,7 +187,7 @@ def _field(text: str, name: str) -> object:
         pairs = json.loads(text, object_pairs_hook=_First, parse_float=_Written, parse_int=_Written)
         return pairs.get(name)
     except (ValueError, AttributeError, TypeError, RecursionError):
-        return text.strip()
+        return text.strip(SPACES)
 
 
 class _First(dict[str, object]):

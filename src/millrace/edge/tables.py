@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 
 from millrace.edge.cells import CellDecoder
 from millrace.edge.decode import JsonDecoder
-from millrace.formats.csvfile import opened, read_csv
+from millrace.formats.compressed import opened
+from millrace.formats.csvfile import read_csv
 from millrace.model.accepted import as_type
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import MillraceError, NotFoundError, PipelineError, Place, caller, refuse, unreadable

@@ -9,7 +9,9 @@ retry them. `flush` retries at once, and raises if that fails.
 """
 
 import atexit
+import concurrent.futures.thread  # noqa: F401 Arrow imports it for its first array, which Python refuses at exit
 import json
+import sys
 import threading
 import uuid
 from collections.abc import Mapping
@@ -126,7 +128,7 @@ class Producer:
 
     def close(self) -> None:
         """Flush, then stop the background thread."""
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
         try:
             self.flush()
         finally:
@@ -137,6 +139,16 @@ class Producer:
                 self._thread.join()
             if not self._given:
                 self._log.close()
+
+    def _close_at_exit(self) -> None:
+        """Flush if the program ends without closing the producer. Nobody can handle an error then: it is printed."""
+        try:
+            self.close()
+        except MillraceError as error:
+            lost = len(self._tried or ()) + len(self._open)
+            advice = "close the producer in the program, and handle the error that close() raises"
+            told = f"{error.problem}: {lost:,} of the records sent to {self._topic!r} are lost; {advice}"
+            sys.stderr.write(f"{told}\n")
 
     def _append(self) -> None:
         """Append queued records; a batch that fails is kept and retried with the same sequence number."""
@@ -170,7 +182,7 @@ class Producer:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"producer of {self._topic}", daemon=True)
             self._thread.start()
-            atexit.register(self.close)  # flushes if the program ends without closing the producer
+            atexit.register(self._close_at_exit)
         self._change.notify_all()
 
     def _run(self) -> None:

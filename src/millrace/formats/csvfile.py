@@ -1,15 +1,13 @@
 """Reads CSV as text: only the delimiter is found out, from the first row, if it is clear from it.
 
-`read_csv` reads a file of any size in batches. It refuses a row with too few or too many fields, with its number, and
-an unclosed quote. `records_of` divides a whole file into its records, and says which are wrong.
+`read_csv` reads a file of any size. It refuses a row with too few or too many fields, with its number, and an unclosed
+quote. It cuts the file between two rows into pieces, each of which Arrow parses as a whole, so that a row may be longer
+than a piece usually is. `records_of` divides a whole file into its records, and says which are wrong.
 """
 
 import csv
-import io
 import re
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -20,10 +18,12 @@ import pyarrow.csv
 
 from millrace.formats.csvrows import rows_of
 from millrace.formats.texts import as_texts
-from millrace.model.errors import PipelineError, unreadable
+from millrace.model.errors import PipelineError
 
-_BLOCK = 4 << 20
-"""The bytes of a file that are read at once."""
+_PIECE = 4 << 20
+"""The bytes of a file that are usually parsed at once."""
+_LONGEST_ROW = 64 << 20
+"""The maximum length of a row in bytes, so that an unclosed quote does not read the whole file into memory."""
 _HEADER = re.compile(rb"[\r\n]*[^\r\n]*(\r\n|\n|\r)?")
 _BETWEEN = (b",", b";", b"\t", b"|")
 """The usual delimiters."""
@@ -41,21 +41,15 @@ def read_csv(
     """
     header = file.readline()
     between = delimiter or _delimiter(path, header, unclear)
-    quotes = _Quotes(file)
-    before: pa.RecordBatch | None = None
-    try:
-        for batch in _rows(quotes, _names(path, header, between), between):
-            if before is not None:
-                yield before
-            before = batch
-    except pa.ArrowInvalid as error:
-        if before is not None:
-            yield before
-        raise PipelineError(f"{path}: {_where(str(error))}", "correct the file") from None
-    if quotes.count % 2:  # the unclosed quote swallowed the end of the last batch
-        raise PipelineError(f"{path}: a quote is opened and never closed", "correct the file")
-    if before is not None:
-        yield before
+    names = _names(path, header, between)
+    row = 2
+    for piece in _pieces(path, file, between.encode()):
+        try:
+            batches = _parsed(piece, names, between)
+        except pa.ArrowInvalid as error:
+            raise PipelineError(f"{path}: {_where(str(error), row)}", "correct the file") from None
+        yield from batches
+        row += sum(map(len, batches))
 
 
 def _delimiter(path: str, header: bytes, unclear: str) -> str:
@@ -105,7 +99,7 @@ def records_of(path: str, data: bytes, delimiter: str | None = None) -> CsvRecor
     if rows.is_open:
         wrong[len(texts) - 1] = "a quote is opened and never closed"
     whole = texts.take(pa.array(np.delete(np.arange(len(texts)), list(wrong)))) if wrong else texts
-    step = max(1, len(whole) * _BLOCK // max(1, whole.nbytes))
+    step = max(1, len(whole) * _PIECE // max(1, whole.nbytes))
     cells = [_cells(whole.slice(at, step), names, between) for at in range(0, len(whole), step)]
     empty = pa.schema([(name, pa.string()) for name in names]).empty_table()
     return CsvRecords(len(header) + rows.starts, texts, pa.concat_tables([empty, *cells]), wrong)
@@ -123,7 +117,7 @@ def _slices(data: memoryview, starts: npt.NDArray[np.int64], ends: npt.NDArray[n
 def _cells(records: pa.Array, names: list[str], between: str) -> pa.Table:
     offsets = np.frombuffer(records.buffers()[1], np.int64)[records.offset : records.offset + len(records) + 1]
     data = records.buffers()[2][int(offsets[0]) : int(offsets[-1])]
-    cells = pyarrow.csv.read_csv(pa.BufferReader(data), *_options(names, between, max(_BLOCK, data.size)))
+    cells = pyarrow.csv.read_csv(pa.BufferReader(data), *_options(names, between, max(_PIECE, data.size)))
     assert len(cells) == len(records)
     return cells
 
@@ -140,12 +134,53 @@ def _names(path: str, header: bytes, between: str) -> list[str]:
     return names
 
 
-def _rows(file: "_Quotes", names: list[str], between: str) -> Iterator[pa.RecordBatch]:
+@dataclass(frozen=True, slots=True)
+class _Patterns:
+    """Where rows end: a line break within a quoted field does not end a row."""
+
+    rows: re.Pattern[bytes]
+    """Whole rows, as many as there are."""
+    row: re.Pattern[bytes]
+    """A row without its line break, and without a quote that is not closed."""
+
+
+def _patterns(between: bytes) -> _Patterns:
+    within_field = rb"(?<=[^%b\r\n])" % re.escape(between)
+    text, quoted = rb'[^"\r\n]++', within_field.replace(b"<=", b"<!") + rb'"[^"]*+(?:""[^"]*+)*+"'
+    row = rb'(?:%b|%b|%b")*+' % (text, quoted, within_field)
+    return _Patterns(re.compile(rb"(?:%b[\r\n])*+" % row), re.compile(row))
+
+
+def _pieces(path: str, file: BinaryIO, between: bytes) -> Iterator[bytes]:
+    """The file in pieces that end where a row ends."""
+    patterns, rest = _patterns(between), b""
+    while more := file.read(max(_PIECE, len(rest))):
+        data = rest + more
+        end = patterns.rows.match(data).end()  # type: ignore[union-attr]
+        if end:
+            yield data[:end]
+        rest = data[end:]
+        if len(rest) > _LONGEST_ROW:
+            problem = "a row does not end" if patterns.row.fullmatch(rest) else "a quote is opened and not closed"
+            raise PipelineError(f"{path}: {problem} within {_LONGEST_ROW >> 20} MB", "correct the file")
+    if not patterns.row.fullmatch(rest):
+        raise PipelineError(f"{path}: a quote is opened and never closed", "correct the file")
+    if rest:
+        yield rest
+
+
+def _parsed(piece: bytes, names: list[str], between: str) -> list[pa.RecordBatch]:
+    """The rows of a piece.
+
+    Arrow's reader of streams would read the file in a thread of its own, and abort the process if it exits meanwhile.
+    """
     try:
-        yield from pyarrow.csv.open_csv(file, *_options(names, between, _BLOCK))
+        read = pyarrow.csv.read_csv(pa.BufferReader(piece), *_options(names, between, len(piece) + 1))
     except pa.ArrowInvalid as error:
-        if str(error) != "Empty CSV file":  # the file has only a header
+        if str(error) != "Empty CSV file":  # there are only blank lines
             raise
+        return []
+    return list(read.to_batches())
 
 
 def _options(
@@ -161,37 +196,7 @@ def _options(
     )  # fmt: skip
 
 
-def _where(error: str) -> str:
-    """Arrow's error message, with row numbers that count the header."""
+def _where(error: str, first: int) -> str:
+    """Arrow's error message, with row numbers that count the header and the pieces before; `first` is the first row."""
     message = error.removeprefix("CSV parse error: ")
-    return re.sub(r"Row #(\d+)", lambda number: f"row {int(number[1]) + 1}", message)
-
-
-class _Quotes(io.RawIOBase):
-    """A file that counts the quotes read from it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.count = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        """Read some bytes."""
-        data = self._file.read(size)
-        self.count += data.count(b'"')
-        return data
-
-
-@contextmanager
-def opened(path: str) -> Iterator[BinaryIO]:
-    """A file; `-` is stdin. Refuses a file that cannot be read."""
-    if path == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        with open(path, "rb") as file:
-            yield file
-    except OSError as error:
-        raise unreadable(path, error) from None
+    return re.sub(r"Row #(\d+)", lambda number: f"row {first + int(number[1]) - 1}", message)

@@ -4,6 +4,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+SPACES = " \t\r\n"
+"""The characters that JSON allows around a value. Python's `strip()` also removes control characters."""
+
 
 def as_texts(values: pa.Array) -> pa.Array:
     """Bytes as text; None, which no record is, for bytes that are not UTF-8."""

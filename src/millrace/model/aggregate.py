@@ -15,7 +15,7 @@ exceptions and their reasons.
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Context, Decimal
@@ -23,7 +23,7 @@ from functools import reduce
 from math import inf, isfinite, isnan, nan, sqrt
 from typing import Any, ClassVar, TypeAlias
 
-from millrace.model.errors import NoValueError, because, refuse
+from millrace.model.errors import NoValueError, raised_by, refuse
 from millrace.model.schema import UNKNOWN, is_integer, is_numeric
 from millrace.model.types import digits_of
 from millrace.model.version import check_version
@@ -413,7 +413,9 @@ class Fold(Aggregate):
         return self._call("", self.join, a, b) if self.join else a + b
 
     def result(self, partial: Any | None) -> Any:
-        state = self._call("", self._state, partial)
+        state = self.start if partial is None else partial
+        if self.join is None:
+            state = self._added(partial or ())
         return self._call("", self.answer, state) if self.answer else state
 
     def _call(self, of: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -421,12 +423,17 @@ class Fold(Aggregate):
         try:
             return function(*arguments)
         except Exception as error:
-            raise NoValueError(f"{self}{of}: {because(error)}") from None
+            raise raised_by(f"{self}{of}", error) from None
 
-    def _state(self, partial: Any | None) -> Any:
-        if self.join is None:
-            return reduce(self.add, partial or (), deepcopy(self.start))
-        return self.start if partial is None else partial
+    def _added(self, values: Iterable[Any]) -> Any:
+        """The state after all values. Raises NoValueError that names the value for which the function raises."""
+        state, value = deepcopy(self.start), None
+        try:
+            for value in values:
+                state = self.add(state, value)
+        except Exception as error:
+            raise raised_by(f"{self} of {value!r:.60}", error) from None
+        return state
 
     def result_type(self, types: Sequence[str]) -> str:
         return self.type

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from types import FrameType
 from typing import ClassVar, Self
 
 
@@ -154,13 +155,23 @@ def raised_at(error: Exception) -> Place | None:
     return Place(file, line)
 
 
+def raised_by(what: str, error: Exception) -> NoValueError:
+    """The reason for a missing value after a user's function raised: its line, `what` called it, and the error."""
+    place = raised_at(error)
+    return NoValueError(f"{'' if place is None else f'{place}: '}{what}: {because(error)}")
+
+
 def caller() -> Place:
     """The innermost line outside Millrace on the call stack: the user's line that builds this object."""
     frame = sys._getframe(1)
-    # Compare modules, not files: methods that dataclasses generate have no file.
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "millrace":
+    while frame.f_back is not None and _ours(frame):
         frame = frame.f_back
     return Place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _ours(frame: FrameType) -> bool:
+    """Whether a frame is of Millrace. Compares modules, not files: methods that dataclasses generate have no file."""
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "millrace"
 
 
 def refuse(problem: str, place: Place | None = None, advice: str | None = None) -> PipelineError:

@@ -1,7 +1,10 @@
-"""The names of Spark's built-in functions, so that a mistyped one is refused when a pipeline is built.
+"""The names of Spark's built-in functions, and the numbers of arguments of those that Millrace computes itself.
 
-A test compares them with Spark's own list.
+A mistyped name and a wrong number of arguments are refused when a pipeline is built. A test compares the names with
+Spark's own list. Spark checks the numbers of arguments of other functions when a pipeline starts.
 """
+
+from millrace.model.errors import refuse
 
 _NAMES = """
 abs acos acosh add_months aes_decrypt aes_encrypt aggregate and any any_value approx_count_distinct
@@ -69,3 +72,35 @@ xpath_short xpath_string xxhash64 year zeroifnull zip_with
 """
 
 SPARK_FUNCTIONS = frozenset(_NAMES.split())
+
+_COUNTED = """
+abs/1 boolean/1 ceil/1-2 ceiling/1-2 char_length/1 character_length/1 coalesce/1+ contains/2 date/1 date_trunc/2 day/1
+dayofmonth/1 dayofweek/1 dayofyear/1 div/1-2 double/1 element_at/2 endswith/2 float/1 floor/1-2 greatest/2+ hour/1+
+if/3 ifnull/2 int/1 isnotnull/1 isnull/1 lcase/1 least/2+ len/1 length/1 lower/1 ltrim/1-2 minute/1+ mod/2 month/1
+nullif/2 nvl/2 quarter/1 regexp_replace/3-4 round/1-2 rtrim/1-2 second/1+ startswith/2 string/1 substr/2-3 substring/2-3
+timestamp_micros/1 timestamp_millis/1 timestamp_seconds/1 to_date/1-2 to_timestamp/1-2 trim/1-2 try_element_at/2 ucase/1
+unix_micros/1 unix_millis/1 unix_seconds/1 upper/1 weekday/1 weekofyear/1 year/1
+"""
+"""`abs/1` takes one argument, `round/1-2` one or two, `greatest/2+` at least two.
+
+The operator in `a div (b)` looks like a call with one argument. Spark computes regexp_replace, but sqlglot fails for
+two arguments.
+"""
+
+
+def _counts(text: str) -> tuple[int, int | None]:
+    least, _, most = text.removesuffix("+").partition("-")
+    return int(least), None if text.endswith("+") else int(most or least)
+
+
+COUNTS = {name: _counts(text) for name, _, text in (each.partition("/") for each in _COUNTED.split())}
+"""The least and the greatest number of arguments of functions that Millrace computes itself; None is any number."""
+
+
+def check_count(name: str, count: int) -> None:
+    """Refuse a call with a number of arguments that a function of `COUNTS` does not take."""
+    least, most = COUNTS.get(name, (0, None))
+    if count < least or (most is not None and count > most):
+        takes = f"at least {least}" if most is None else str(least) if least == most else f"{least} to {most}"
+        noun = "argument" if takes in ("1", "at least 1") else "arguments"
+        raise refuse(f"{name}() takes {takes} {noun}, not {count}")

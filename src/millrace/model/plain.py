@@ -1,16 +1,19 @@
-"""Values as JSON, in one form for all outputs: files, topics, tables, HTTP and the command line.
+"""Values as JSON, in one form for all outputs: files, topics, tables, HTTP and the command line; texts for a terminal.
 
 A value that JSON cannot represent is text: NaN and the infinities (as Spark writes them), decimals, times, bytes in
 base 64.
 """
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Mapping
 from datetime import date, datetime
 from math import isfinite
 from typing import Any
 
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""The control characters, which can move the cursor or change the title; line breaks and tabs are harmless."""
 _NOT_FINITE = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
 
 
@@ -37,6 +40,15 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _finite(each) for name, each in value.items()}
     return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def visible(text: str) -> str:
+    r"""A text for a terminal: control characters are written as escapes, so that they have no effect.
+
+    >>> print(visible("red \x1b[31m"))
+    red \u001b[31m
+    """
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def as_text(value: Any) -> str:

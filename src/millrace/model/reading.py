@@ -5,13 +5,17 @@ before the text is parsed, decoded by Spark's rules, and put back into the tree.
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
-from sqlglot.tokenizer_core import TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from millrace.model.errors import refuse
+from millrace.model.functions import check_count
 from millrace.model.schema import DIALECT
 
 _TOKENS = re.compile(
@@ -31,7 +35,21 @@ _MARK = re.compile("\ue000(\\d+)\ue001")
 
 
 def read_expression(sql: str) -> exp.Expr:
-    """The tree of one expression. Text that does not parse is refused."""
+    """The tree of one expression. Text that does not parse, and a wrong number of arguments, are refused."""
+    marked, texts = _marked(sql)
+    with suppress(SqlglotError):  # the parser says what is wrong
+        for name, count in _calls(marked):
+            check_count(name, count)
+    tree = _parsed(marked, sql)
+    for node in list(tree.walk()):
+        for name, value in node.args.items():
+            if isinstance(value, str) and "\ue000" in value:
+                node.args[name] = _MARK.sub(lambda mark: texts[int(mark[1])], value)
+    return tree
+
+
+def _marked(sql: str) -> tuple[str, list[str]]:
+    """The expression with a marker for each string literal, and the texts of the literals."""
     texts: list[str] = []
 
     def take_out(found: re.Match[str]) -> str:
@@ -40,12 +58,44 @@ def read_expression(sql: str) -> exp.Expr:
         texts.append(found[0][2:-1] if found["raw"] else unescaped(found[0]))
         return f"'\ue000{len(texts) - 1}\ue001'"
 
-    tree = _parsed(_TOKENS.sub(take_out, sql), sql)
-    for node in list(tree.walk()):
-        for name, value in node.args.items():
-            if isinstance(value, str) and "\ue000" in value:
-                node.args[name] = _MARK.sub(lambda mark: texts[int(mark[1])], value)
-    return tree
+    return _TOKENS.sub(take_out, sql), texts
+
+
+@dataclass(slots=True)
+class _Open:
+    """An open parenthesis or bracket."""
+
+    name: str | None
+    """The name before a parenthesis; None if there is none."""
+    arguments: int = 0
+    is_call: bool = True
+
+
+def _calls(sql: str) -> Iterator[tuple[str, int]]:
+    """The names before parentheses, each with the number of arguments as written: the parser may drop some.
+
+    Leaves out names after a dot, forms with keywords, such as `extract(YEAR FROM at)`, and calls with `::`, because a
+    type may contain commas.
+    """
+    held: list[_Open] = []
+    before: list[Token] = []
+    for token in sqlglot.tokenize(sql, dialect=DIALECT):
+        kind = token.token_type
+        if held and not held[-1].arguments and kind != TokenType.R_PAREN:
+            held[-1].arguments = 1
+        if kind in (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.CASE):
+            is_named = kind == TokenType.L_PAREN and before and before[-1].text.replace("_", "").isalnum()
+            is_method = len(before) > 1 and before[-2].token_type == TokenType.DOT
+            held.append(_Open(before[-1].text.lower() if is_named and not is_method else None))
+        elif held and kind in (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.END):
+            closed = held.pop()
+            if closed.name is not None and closed.is_call:
+                yield closed.name, closed.arguments
+        elif held and kind == TokenType.COMMA:
+            held[-1].arguments += 1
+        elif held and kind in (TokenType.FROM, TokenType.DCOLON):
+            held[-1].is_call = False
+        before = [*before[-1:], token]
 
 
 def has_plus_sign(sql: str) -> bool:
@@ -96,6 +146,9 @@ def _parsed(sql: str, given: str) -> exp.Expr:
             reason = "an operand is missing"
         advice = "write AND instead of &&" if "&&" in sql else None
         raise refuse(f"expression {given!r} does not parse: {reason}", advice=advice) from None
+    except LookupError:  # of sqlglot, for map(a)
+        problem = f"expression {given!r} does not parse: a function has a wrong number of arguments"
+        raise refuse(problem) from None
     if len(trees) != 1 or trees[0] is None:
         raise refuse(f"{given!r} must be exactly one expression")
     return trees[0]

@@ -23,7 +23,7 @@ from millrace.model.duration import (
     to_datetime,
     to_instant,
 )
-from millrace.model.errors import MillraceError, NoValueError, because, refuse, refuse_unknown, shown
+from millrace.model.errors import MillraceError, NoValueError, raised_by, refuse, refuse_unknown, shown
 from millrace.model.version import check_version
 
 Row: TypeAlias = Mapping[str, Any]
@@ -161,7 +161,7 @@ class Custom:
         except MillraceError as error:
             raise NoValueError(error.message) from None
         except Exception as error:
-            raise NoValueError(f"{self}: {because(error)}") from None
+            raise raised_by(str(self), error) from None
 
     def __str__(self) -> str:
         return f"custom({getattr(self.function, '__name__', 'function')})"

@@ -98,17 +98,22 @@ def is_written_in_part(parts: Parts, uid: str, partition: int, first: int, end: 
 
     That batch is run again. Without these records, its state would contradict the answers.
     """
-    history = parts.history
-    if history is None or history.planned <= history.committed:
-        return False
     is_read = any(
         read.uid == uid and max(first, since) < min(end, until)
         for read in parts.topics
         for number, (since, until) in enumerate(zip(read.since, read.offsets, strict=False))
         if number == partition
     )
+    return is_read and is_being_written(parts)
+
+
+def is_being_written(parts: Parts) -> bool:
+    """Whether an output may hold answers of the micro-batch in progress, which is run again."""
+    history = parts.history
+    if history is None or history.planned <= history.committed:
+        return False
     written = [commit for commit in parts.commits.values() if commit is not None and commit.batch >= history.planned]
-    return is_read and (bool(written) or len(parts.commits) < len(history.outputs))
+    return bool(written) or len(parts.commits) < len(history.outputs)
 
 
 def _reasons(parts: Parts) -> Iterator[str]:

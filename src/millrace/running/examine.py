@@ -19,11 +19,13 @@ from millrace.running.findings import (
     MoveDatabase,
     SalvageLog,
     SkipBlock,
+    SkipFile,
     SkipGap,
     Way,
 )
 from millrace.running.preflight import generations_of, served_parts, serving
 from millrace.running.settings import Locations
+from millrace.running.unread import unreadable_files
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.damage import damage_of, damaged_state
 from millrace.views.sqlite import SqliteStore
@@ -54,9 +56,10 @@ def examine(
             broken = [*_checkpoint(pipeline, home, generation), *_table_sinks(pipeline, home)]
             found += broken
             parts = None
-            if log is not None and not broken:
+            if not broken and (log is not None or not _topics(pipeline)):
                 parts, wrong = _agreement(pipeline, home, store, generation)
                 found += wrong
+                found += () if parts is None else _files(pipeline, home, parts)
     if log is not None:
         found = [*(_blocks(log, pipeline, home, parts, progress) if blocks else ()), *found]
     return found
@@ -173,6 +176,18 @@ def _loss(damage: Damage, uid: str, parts: Parts | None) -> str:
     if known and all(damage.end <= read.offsets[damage.partition] for read in known):
         return f"{many}; the answers include them until the next replay"
     return many
+
+
+def _files(pipeline: Pipeline, home: Locations, parts: Parts) -> Iterator[Finding]:
+    for file in unreadable_files(pipeline, parts):
+        mend = Way("mend or restore the file, and run again", "nothing is lost")
+        if file.is_written:
+            problem = f"the micro-batch in progress has read {file.path}, and cannot be repeated without it"
+            away = Way("move the file away if it is there, and compute all again", "its rows are lost")
+            yield Finding(f"{file.error.problem}: {problem}", (mend, away, *replay_ways(pipeline, home)), replays=True)
+        else:
+            skip = Way("go on without it", "its rows are lost", f"{home.command('repair')} --yes")
+            yield Finding(file.error.problem, (skip, mend), SkipFile(parts.folder, file.path))
 
 
 def _store_damage(store: Store) -> MillraceError | None:

@@ -33,6 +33,14 @@ class SkipGap:
 
 
 @dataclass(frozen=True, slots=True)
+class SkipFile:
+    """Let the checkpoint go on without a file that cannot be read."""
+
+    checkpoint: Path
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
 class MoveDatabase:
     """Move a damaged SQLite database aside: the store, that of a table sink, or that of dead letters."""
 
@@ -54,7 +62,7 @@ class DropGeneration:
     checkpoint: Path
 
 
-Action: TypeAlias = SalvageLog | SkipBlock | SkipGap | MoveDatabase | MoveCheckpoint | DropGeneration
+Action: TypeAlias = SalvageLog | SkipBlock | SkipGap | SkipFile | MoveDatabase | MoveCheckpoint | DropGeneration
 """What `millrace repair --yes` does about a finding."""
 
 

@@ -20,6 +20,7 @@ from millrace.running.findings import (
     MoveDatabase,
     SalvageLog,
     SkipBlock,
+    SkipFile,
     SkipGap,
 )
 from millrace.running.lease import Lease
@@ -93,6 +94,9 @@ def _do(action: Action, pipeline: Pipeline, home: Locations, at: str) -> str:
             skipped = read_skipped(checkpoint)
             write_skipped(checkpoint, skipped.adding(lost.uid, lost.topic, lost.partition, lost.first, lost.end))
             return f"skipped offsets {lost.first} to {lost.end - 1} of {lost.topic}/{lost.partition}"
+        case SkipFile(checkpoint, path):
+            write_skipped(checkpoint, read_skipped(checkpoint).adding_file(path))
+            return f"skipped file {path}"
         case MoveDatabase(file):
             _check_nobody_writes(home)
             return _aside(file, f"damaged-{at}", _SIDE_FILES)

@@ -112,8 +112,14 @@ class Settings:
                 raise PipelineError(f"{field.name} has no effect with {once} batch; leave it out")
 
     def home(self, pipeline: str, called: Sequence[str] = (FILE,)) -> Locations:
-        """The locations of a pipeline with this name; `called` are the arguments that name it in a command."""
+        """The locations of a pipeline with this name; `called` are the arguments that name it in a command.
+
+        Refuses a checkpoint where there is a file.
+        """
         checkpoint = Path(".millrace", pipeline) if self.checkpoint is None else Path(self.checkpoint)
+        for folder in (checkpoint, *checkpoint.parents):
+            if folder.exists() and not folder.is_dir():
+                raise PipelineError(f"checkpoint {checkpoint}: {folder} is not a folder", "choose another folder")
         arguments = list(called)
         for field in fields(self):
             if field.name in ("checkpoint", "log", "store") and getattr(self, field.name) != field.default:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.model.duration import SECOND, format_duration
+from millrace.model.plain import visible
 from millrace.running.health import Health
 from millrace.running.table import instant
 from millrace.running.totals import Totals, many
@@ -162,15 +163,12 @@ class RunDisplay:
         for name, rows in self._last.items():
             table = Table(title=f"last of {name}", title_justify="left")
             for heading in rows.column_names:
-                table.add_column(heading)
+                table.add_column(Text(visible(heading)))
             for row in rows.to_pylist():
                 table.add_row(*(_cell(value) for value in row.values()))
             tables.append(table)
         return tables
 
 
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    text = str(value)
-    return text.removesuffix("+00:00")[:40]
+def _cell(value: object) -> Text:
+    return Text("" if value is None else visible(str(value).removesuffix("+00:00"))[:40])

@@ -117,6 +117,8 @@ class Status:
     """The last jump of the clock since it was started, as `BatchProgress` has it; 0 if there was none."""
     skipped: int = 0
     """Records that it goes on without: retention removed them unread, and `millrace repair` skipped them."""
+    skipped_files: int = 0
+    """Files that it goes on without: they could not be read, and `millrace repair` skipped them."""
     warnings: tuple[str, ...] = ()
     """What is probably wrong with its records."""
     unknown: int = 0
@@ -147,11 +149,11 @@ def all_under(folder: Path) -> list[Status]:
         running = is_locked(file.parent)
         try:
             about = unsealed(file.read_bytes())
-            waiting = about.get("waiting") if running else None
+            waiting, skipped = about.get("waiting") if running else None, read_skipped(file.parent)
             found.append(
                 Status(
                     str(about["pipeline"]), file.parent, running, float(about["at"]), about["dead"],
-                    _checked(about["progress"]), about["clock_moved"], read_skipped(file.parent).records,
+                    _checked(about["progress"]), about["clock_moved"], skipped.records, len(skipped.files),
                     tuple(about.get("warnings", ())), about.get("unknown", 0), about.get("missing", 0),
                     about.get("rows", 0), about.get("answers", 0), None if waiting is None else Waiting(**waiting),
                 )

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
 from millrace.eventlog.topics import Log
 from millrace.model.errors import Kind, MillraceError, PipelineError, not_found
@@ -27,6 +28,8 @@ from millrace.views.tabular import table_of
 MOST = 64 << 20
 """The maximum size of a request body in bytes."""
 _RETRY_SECONDS = 1
+_CLIENT_LEFT = 499
+"""The status of a request whose client left before its body was whole; nobody receives it."""
 
 
 STATUSES = {
@@ -78,6 +81,10 @@ def make_app(
     async def failed(request: Request, error: MillraceError) -> Response:
         return _error(STATUSES[error.kind], error)
 
+    @app.exception_handler(ClientDisconnect)
+    async def left(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=_CLIENT_LEFT)
+
     @app.exception_handler(ForgottenError)
     async def forgotten(request: Request, error: ForgottenError) -> Response:
         return _error(410, error)
@@ -105,8 +112,7 @@ def make_app(
         kind = request.headers.get("content-type", "application/json")
         values = await asyncio.to_thread(records_of, await _body(request), kind)
         keys = None if key is None else await asyncio.to_thread(keys_of, values, key)
-        if len(values):
-            await collector.append(topic, values, keys, millrace_producer, millrace_sequence)
+        await collector.append(topic, values, keys, millrace_producer, millrace_sequence)
         return {"topic": topic, "received": len(values)}
 
     @app.get("/topics")

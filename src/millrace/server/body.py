@@ -6,6 +6,7 @@ import duckdb
 import pyarrow as pa
 
 from millrace.formats.duck import asked
+from millrace.formats.texts import SPACES
 from millrace.model.errors import PipelineError
 from millrace.sources.collect import first_misfit
 from millrace.sources.files import lines
@@ -28,8 +29,8 @@ def records_of(body: bytes, content_type: str) -> pa.Array:
 
 
 def _members(text: str) -> pa.Array:
-    if not text.lstrip().startswith("["):
-        return pa.array([text.strip()], pa.string())
+    if not text.lstrip(SPACES).startswith("["):
+        return pa.array([text.strip(SPACES)], pa.string())
     try:
         return asked("SELECT unnest(json_extract(?, '$[*]'))::VARCHAR AS value", {}, [text])["value"].combine_chunks()
     except duckdb.Error:

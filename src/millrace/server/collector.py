@@ -45,8 +45,13 @@ class Collector:
     async def append(
         self, topic: str, values: pa.Array, keys: pa.Array | None, producer: str | None, sequence: int | None
     ) -> None:
-        """Append; when this returns, the records are on the disk. Raises BusyError if the topic is closed."""
+        """Append; when this returns, the records are on the disk. Raises BusyError if the topic is closed.
+
+        An unknown topic is refused, even if there are no records.
+        """
         await asyncio.to_thread(self._log.topic, topic)
+        if not len(values):
+            return
         if not self._gate.admits(topic, await self._lag(topic)):
             raise BusyError(
                 f"the consumer groups of topic {topic!r} lag too far behind", "send the records again later"

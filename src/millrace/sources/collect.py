@@ -1,4 +1,4 @@
-"""Reads records from files for a topic: JSON lines and CSV, one chunk at a time."""
+"""Reads records from files for a topic: JSON lines and CSV, compressed or not, one chunk at a time."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.eventlog.condition import are_objects
-from millrace.formats.csvfile import opened, read_csv
+from millrace.formats.compressed import SUFFIXES, opened
+from millrace.formats.csvfile import read_csv
 from millrace.formats.duck import asked
 from millrace.formats.texts import as_texts
 from millrace.formats.typed import pointer
@@ -50,6 +51,16 @@ def _data_files(folder: Path) -> list[str]:
     if not found:
         raise NotFoundError(f"folder {folder} has no data files", "name files, or a folder of .json or .csv files")
     return [str(path) for path in found]
+
+
+def format_of(path: str) -> str:
+    """The format that the name of a file tells; the name of a compressed file ends with `.gz`, `.bz2` or `.zst`.
+
+    >>> format_of("plays.CSV.gz"), format_of("plays.jsonl"), format_of("-")
+    ('csv', 'json', 'json')
+    """
+    file = Path(path.lower())
+    return "csv" if (file.with_suffix("") if file.suffix in SUFFIXES else file).suffix == ".csv" else "json"
 
 
 def chunks(path: str, format: str, delimiter: str | None = None) -> Iterator[Chunk]:

@@ -5,7 +5,6 @@ with `.` or `_` are ignored. A journal stores the position of each file before t
 micro-batch reads the same files.
 """
 
-import gzip
 import json
 import mmap
 import os
@@ -21,12 +20,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.eventlog.sealed import sealed, unsealed
+from millrace.formats.compressed import SUFFIXES, UNREADABLE, decompressed
 from millrace.formats.csvfile import records_of
-from millrace.formats.texts import as_texts
+from millrace.formats.texts import SPACES, as_texts
 from millrace.model.accepted import accepted, as_type
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import (
+    FILE,
     CorruptError,
+    MachineError,
     MillraceError,
     NotFoundError,
     PipelineError,
@@ -41,6 +43,8 @@ from millrace.sources.bundle import LOGGED, Bundle, stamp_of
 SPLIT = 64 << 20
 """The approximate size of a split, in bytes."""
 
+_WITHOUT = f"millrace repair {FILE} --yes"
+_MOVE_AWAY = f"move it away and go on without it: {_WITHOUT}"
 _ZERO = 1023 >> 3
 """The exponent of 1.0 as float64 stores it, to the base 256."""
 
@@ -58,12 +62,12 @@ class Found:
 class Files:
     """The files of a folder, by position."""
 
-    def __init__(self, source: Source, journal: Path) -> None:
-        """Continue from the end of the journal."""
+    def __init__(self, source: Source, journal: Path, skipped: Container[str] = ()) -> None:
+        """Continue from the end of the journal. Files that are `skipped`, by path, are not read."""
         self._source = source
         self._folder = folder_of(source)
         self._most = int(dict(source.options).get("per_batch", "0"))
-        self._journal = journal
+        self._journal, self._skipped = journal, skipped
         self._found = _journaled(journal)
         self._known = {found.name for found in self._found}
 
@@ -86,11 +90,27 @@ class Files:
     def splits(self, start: int, end: int) -> list["FileSplit"]:
         """The splits of the files between two positions; a large file has several."""
         format = dict(self._source.options)["format"]
+        found = [(os.path.join(self._folder, each.name), each) for each in self._found[start:end]]
         return [
             split
-            for found in self._found[start:end]
-            for split in _split(os.path.join(self._folder, found.name), found, format, self._source)
+            for path, each in found
+            if path not in self._skipped
+            for split in _split(path, each, format, self._source)
         ]
+
+    def unreadable(self, start: int) -> Iterator[tuple[int, str, MillraceError]]:
+        """The journaled files from a position on that cannot be read: position, path and error of each.
+
+        Raises MachineError if the system refuses to read a file: that is no reason to go on without it.
+        """
+        for position, found in enumerate(self._found[start:], start):
+            try:
+                for split in self.splits(position, position + 1):
+                    split.read()
+            except MachineError:
+                raise
+            except MillraceError as error:
+                yield position, os.path.join(self._folder, found.name), error
 
     def stamp(self) -> Hashable:
         """The state of the folder, which a new file changes."""
@@ -148,27 +168,26 @@ class FileSplit:
                 return self._parquet(wanted)
             return replace(self._csv() if self.format == "csv" else self._json(), logged=self.modified)
         except FileNotFoundError:
-            problem = f"file {self.path} no longer exists, but the pipeline still needs it"
-            raise NotFoundError(problem, "restore the file, so that its rows are not lost") from None
-        except (OSError, pa.ArrowInvalid, EOFError) as error:
-            raise unreadable(self.path, error) from None
+            raise _gone(self.path) from None
+        except UNREADABLE as error:
+            raise unreadable(self.path, error, f"mend the file, or {_MOVE_AWAY}") from None
 
     def _csv(self) -> Bundle:
-        with gzip.open(self.path) if self.path.endswith(".gz") else open(self.path, "rb") as file:
-            data = file.read()
+        with open(self.path, "rb") as file:
+            data = decompressed(self.path, file).read()
         if not data.strip(b"\r\n"):
             return Bundle(self.path, np.arange(0), pa.array([], pa.string()))
         try:
             found = records_of(self.path, data, self.delimiter)
         except MillraceError as error:
-            raise PipelineError(error.problem, "correct the file, or move it away") from None
+            raise PipelineError(error.problem, f"correct the file, or {_MOVE_AWAY}") from None
         names = found.cells.column_names
         return Bundle(self.path, found.starts, found.texts, cells=found.cells, wrong=found.wrong, names=names)
 
     def _json(self) -> Bundle:
-        if self.path.endswith(".gz"):
-            with gzip.open(self.path) as file:
-                return lines(self.path, file.read())
+        if self.path.endswith(SUFFIXES):
+            with open(self.path, "rb") as compressed:
+                return lines(self.path, decompressed(self.path, compressed).read())
         with open(self.path, "rb") as file:
             if not os.fstat(file.fileno()).st_size:
                 return lines(self.path, b"")
@@ -210,7 +229,12 @@ class FileSplit:
         try:
             return as_type(found, column.type, f"{self.path}: column {column.name}")
         except MillraceError as error:
-            raise PipelineError(error.problem, "correct the schema of the source, or move the file away") from None
+            raise PipelineError(error.problem, f"correct the schema of the source, or {_MOVE_AWAY}") from None
+
+
+def _gone(path: str) -> NotFoundError:
+    problem = f"file {path} no longer exists, but the pipeline still needs it"
+    return NotFoundError(problem, f"restore the file, or go on without it: {_WITHOUT}")
 
 
 def lines(origin: str, data: bytes | memoryview, begin: int = 0) -> Bundle:
@@ -236,7 +260,7 @@ def lines(origin: str, data: bytes | memoryview, begin: int = 0) -> Bundle:
         kept = ~blank
         for row in np.flatnonzero(blank):
             text = texts[row].as_py()
-            kept[row] = text is None or text.strip() != ""
+            kept[row] = text is None or text.strip(SPACES) != ""
         texts, offsets = texts.filter(pa.array(kept)), offsets[kept]
     return Bundle(origin, offsets, texts)
 
@@ -280,7 +304,7 @@ def _split(path: str, found: Found, format: str, source: Source) -> Iterator[Fil
         yield from _row_groups(path, found, source)
         return
     # Whether a line break ends a record of CSV depends on all quotes before it.
-    pieces = 1 if path.endswith(".gz") or format == "csv" else max(1, -(-found.size // SPLIT))
+    pieces = 1 if path.endswith(SUFFIXES) or format == "csv" else max(1, -(-found.size // SPLIT))
     ends = [found.size * piece // pieces for piece in range(pieces + 1)]
     between = dict(source.options).get("delimiter")
     for start, end in pairwise(ends):
@@ -290,8 +314,10 @@ def _split(path: str, found: Found, format: str, source: Source) -> Iterator[Fil
 def _row_groups(path: str, found: Found, source: Source) -> Iterator[FileSplit]:
     try:
         about = pq.read_metadata(path)
+    except FileNotFoundError:
+        raise _gone(path) from None
     except (OSError, pa.ArrowInvalid) as error:
-        raise unreadable(path, error) from None
+        raise unreadable(path, error, f"mend the file, or {_MOVE_AWAY}") from None
     start = size = 0
     for group in range(about.num_row_groups):
         size += about.row_group(group).total_byte_size

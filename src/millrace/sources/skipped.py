@@ -1,4 +1,4 @@
-"""Records that a pipeline goes on without: retention removed them unread, and a person accepted the loss.
+"""Records and files that a pipeline goes on without: they are gone or damaged, and a person accepted the loss.
 
 The checkpoint records them, so that the next run begins each partition after the gap, and a repeated micro-batch does
 too.
@@ -6,7 +6,7 @@ too.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,11 @@ class SkippedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """All skipped records of a checkpoint, by the uid of the topic: a topic that was made again has no gaps."""
+    """Everything that a checkpoint skips; records by the uid of the topic: a topic that was made again has no gaps."""
 
     topics: Mapping[str, SkippedTopic] = field(default_factory=dict)
+    files: frozenset[str] = frozenset()
+    """The paths of files that are not read."""
 
     @property
     def records(self) -> int:
@@ -48,29 +50,34 @@ class Skipped:
         """These records, and those of another gap."""
         before = self.topics.get(uid, SkippedTopic(topic, {}, 0))
         starts = {**before.starts, partition: max(end, before.starts.get(partition, 0))}
-        return Skipped({**self.topics, uid: SkippedTopic(topic, starts, before.records + end - first)})
+        return replace(self, topics={**self.topics, uid: SkippedTopic(topic, starts, before.records + end - first)})
+
+    def adding_file(self, path: str) -> "Skipped":
+        """These records and files, and another file."""
+        return replace(self, files=self.files | {path})
 
 
 def read_skipped(checkpoint: Path) -> Skipped:
-    """The skipped records of a checkpoint; none if nothing is recorded. Raises ValueError if the file is damaged."""
+    """What a checkpoint skips; nothing if nothing is recorded. Raises ValueError if the file is damaged."""
     try:
         content = unsealed((checkpoint / FILE).read_bytes())
     except FileNotFoundError:
         return Skipped()
     try:
-        return Skipped({uid: _topic(about) for uid, about in content["topics"].items()})
+        topics = {uid: _topic(about) for uid, about in content["topics"].items()}
+        return Skipped(topics, frozenset(map(str, content.get("files", ()))))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError("it does not describe skipped records") from error
 
 
 def write_skipped(checkpoint: Path, skipped: Skipped) -> None:
-    """Record the skipped records of a checkpoint, in place of those recorded before."""
+    """Record what a checkpoint skips, in place of what was recorded before."""
     topics = {
         uid: {"topic": each.topic, "starts": {str(number): end for number, end in each.starts.items()},
               "records": each.records}
         for uid, each in skipped.topics.items()
     }  # fmt: skip
-    text = json.dumps(sealed({"topics": topics}))
+    text = json.dumps(sealed({"topics": topics, "files": sorted(skipped.files)}))
     write_whole(checkpoint / FILE, lambda path: path.write_text(text, encoding="utf-8"))
 
 

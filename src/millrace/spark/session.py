@@ -208,10 +208,12 @@ def _home() -> str:
 
 
 def make_home(folder: Path) -> None:
-    """Link the installed PySpark into a folder, without its zip of Python files; its Java ignores HUP and TERM.
+    """Link the installed PySpark into a folder, without its zip of Python files; signals do not reach its Java.
 
-    Workers then import the installed files, which are compiled. Service managers signal all processes of a service, but
-    only the parent process handles the signal; Java exits with it, because it waits for the end of its input.
+    Workers then import the installed files, which are compiled. Service managers signal all processes of a service, and
+    Ctrl-C all processes of the terminal's foreground, but only the parent process handles the signal. So Java ignores
+    HUP and TERM, and it and its workers are a session of their own, which Ctrl-C does not reach. Java exits with the
+    parent process, because it waits for the end of its input.
     """
     installed = Path(pyspark.__path__[0])
     (folder / "bin").mkdir()
@@ -219,10 +221,13 @@ def make_home(folder: Path) -> None:
         if entry.name not in ("python", "bin", _SUBMIT):
             (folder / entry.relative_to(installed)).symlink_to(entry)
     submit = folder / "bin" / _SUBMIT
-    submit.write_text(f"#!/bin/sh\ntrap '' HUP TERM\nexec {shlex.quote(str(installed / 'bin' / _SUBMIT))} \"$@\"\n")
+    python, started = shlex.quote(sys.executable), shlex.quote(str(installed / "bin" / _SUBMIT))
+    submit.write_text(f"#!/bin/sh\ntrap '' HUP TERM\nexec {python} -IS -c '{_ALONE}' {started} \"$@\"\n")
     submit.chmod(0o755)
 
 
+_ALONE = "import os, sys; os.getpid() == os.getpgrp() or os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
+"""A program that runs another one in a session of its own."""
 _SUBMIT = "spark-submit"
 """The script with which PySpark starts Java."""
 

@@ -221,13 +221,15 @@ def _open(source: Source, job: Job, journal: str) -> SourceFollower:
     if source.kind == "memory":
         return Scripted(job.scripts[source.name], source)
     folder = Path(job.folder or "")
+    skipped = None if job.folder is None else read_skipped(folder)
     if source.kind == "files":
-        return Files(source, journal_of(folder, journal, source.name, "jsonl"))
+        return Files(
+            source, journal_of(folder, journal, source.name, "jsonl"), () if skipped is None else skipped.files
+        )
     if source.reader is not None:
         return CustomFollower(source, source.reader)
     member = "" if journal == FUSED else journal
     kept = journal_of(folder, journal, source.name, "json")
-    skipped = None if job.folder is None else read_skipped(folder)
     return Feed(source, job.log, kept, job.latency / SECOND, time.monotonic, job.group, member, skipped)
 
 

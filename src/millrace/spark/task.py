@@ -20,6 +20,7 @@ from millrace.edge.decode import JsonDecoder, Misfit, look_like_objects
 from millrace.edge.fused import Fused, columns_read
 from millrace.edge.records import RecordDecoder
 from millrace.edge.taken import Taken
+from millrace.formats.texts import SPACES
 from millrace.model.arrow import arrow_type
 from millrace.model.query import Query
 from millrace.model.stream import Source, event_times, sources
@@ -89,7 +90,7 @@ class Letters:
                 "problem": problem,
                 "reason": reason,
                 "hint": hint,
-                "value": None if value is None else value.strip(),
+                "value": None if value is None else value.strip(SPACES),
             }
         )
 
@@ -195,7 +196,10 @@ class Reading:
     def _take_rows(
         self, rows: pa.Table, places: npt.NDArray[np.int64], logged: pa.Array, sent: dict[int, Sent], letters: Letters
     ) -> None:
-        rows = rows.append_column(ROW_NUMBER, pa.array(places)).append_column(LOGGED, logged.take(pa.array(places)))
+        # A table without columns, which has no length, stands for rows of which no output reads a column.
+        columns = dict(zip(rows.column_names, rows.columns, strict=True))
+        numbers = pa.array(places)
+        rows = pa.table({**columns, ROW_NUMBER: numbers, LOGGED: logged.take(numbers)})
         for column in self._source.schema:
             if column.name not in rows.column_names:  # no output reads it
                 rows = rows.append_column(column.name, pa.nulls(len(rows), arrow_type(column.type)))
