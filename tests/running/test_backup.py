@@ -35,8 +35,7 @@ from millrace.eventlog.sealed import sealed
 from millrace.eventlog.topics import Log
 from millrace.model.query import Query
 from millrace.running import backup as backups
-from millrace.running import run as running
-from millrace.running import savepoint
+from millrace.running import savepoint, status
 from millrace.running.backup import back_up
 from millrace.running.manifest import SavedCheckpoint, read_manifest
 from millrace.running.project import Project
@@ -210,7 +209,7 @@ def test_a_micro_batch_holds_the_gate_until_its_answers_are_written(
 
     # The first and the last step of a micro-batch.
     monkeypatch.setattr(stream, "gather", watched("gather", gather))
-    monkeypatch.setattr(running, "note", watched("note", note))
+    monkeypatch.setattr(status, "note", watched("note", note))
     run_stream(QUIET, CHARTS, home_of(project), ONCE)
     assert seen == ["gather", "note"]
     with (project.folder / "charts" / "gate").open("ab") as gate:

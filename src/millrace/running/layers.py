@@ -81,6 +81,7 @@ def compute_batch_layer(pipeline: Pipeline, home: Locations, lease: Lease, told:
     with closing(open_store(home.store)) as store:
         generation = serving(store, pipeline.name)
         views = KeptViews(store, pipeline, generation)
+        views.open()
         answers = {name: _differences(store, name, found[f"view {name}"], boundary) for name in asked}
         views.correct(answers)
     changed = sum(map(len, answers.values()))

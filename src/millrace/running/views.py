@@ -48,7 +48,7 @@ class KeptViews:
         boundary = read_boundary(self._boundary)
         if boundary is not None:  # earlier windows belong to the batch layer
             answers = {name: _after(rows, boundary) for name, rows in answers.items()}
-        self._open()
+        self.open()
         self._store.commit(commit, answers, once, generation=self._generation)
         if self._is_served and self._generation != serving(self._store, self._pipeline.name):
             self._is_served = False
@@ -59,15 +59,16 @@ class KeptViews:
 
     def correct(self, answers: Mapping[str, pa.Table]) -> None:
         """Apply answers of the batch layer, which are no micro-batch."""
-        self._open()
+        self.open()
         self._store.correct(self._pipeline.name, answers, generation=self._generation)
 
     def replace(self, answers: Mapping[str, pa.Table]) -> None:
         """Replace all rows of the views by the answers of a batch."""
-        self._open()
+        self.open()
         self._store.replace(self._pipeline.name, answers, generation=self._generation)
 
-    def _open(self) -> None:
+    def open(self) -> None:
+        """Create the missing views; every write does it first."""
         if not self._is_open:
             self._store.open(self._pipeline.name, shapes_of(self._pipeline), self._generation)
             self._is_open = True
