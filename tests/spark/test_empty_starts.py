@@ -162,12 +162,16 @@ def test_a_stream_waits_for_its_first_record(trigger: Any, spark: SparkSession, 
 
     run = place.start(spark, asked, listen)
     try:
-        until(run, lambda: len(batches) >= (1 if trigger == on.each() else 2))  # on nothing, only the clock goes on
+        until(run, lambda: batches)
+        assert not run.wait(3)
+        assert batches == [0], "the clock alone asks for no micro-batch while nothing waits for it"
         place.send("log", "a", 1)
         until(run, lambda: said)
+        assert not run.wait(3)
     finally:
         run.stop()
-    assert said[0] == ("a", 1)
+    assert said == [("a", 1)]
+    assert batches in ([0, 1], [0, 1, 0]), "one for the record, and one for its timer if that was not due at once"
 
 
 def test_a_source_that_never_says_anything_is_idle(spark: SparkSession, place: Place) -> None:
