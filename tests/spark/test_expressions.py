@@ -74,10 +74,10 @@ def test_every_operation_on_every_type_is_what_spark_says(judge: Judge) -> None:
 @pytest.mark.spark
 @pytest.mark.no_cover
 def test_nested_expressions_are_what_spark_says(judge: Judge) -> None:
-    texts = list(Maker(SEED).texts(5_000))
-    wrong, made = differences(judge, texts, compiled=False)
+    many = 5_000 if os.environ.get("CI_SEEDS") == "random" else 2_500
+    wrong, made = differences(judge, list(Maker(SEED).texts(many)), compiled=False)
     assert wrong == [], f"seed {SEED}"
-    assert made["fused"] > 50_000
+    assert made["fused"] > 10 * many
 
 
 @pytest.mark.spark
