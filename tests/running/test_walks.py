@@ -2,13 +2,13 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from disks import small_disk
 from millrace.spark import session as sessions
 from walking import Walk
 
@@ -20,8 +20,6 @@ HAPPENINGS = (
     "copy", "put_back", "put_back", "delete", "damage", "damage_database", "move", "topic_again", "savepoint",
     "from_savepoint", "replay", "crash", "jump", "fill", "beside", "send", "send",
 )  # fmt: skip
-_SIZE = 200 << 20
-"""The bytes of the disk that a walk may fill."""
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +35,8 @@ def one_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A small disk, which is also a fast one."""
-    folder = tmp_path_factory.mktemp("disk")
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={_SIZE}", "none", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("only root can mount a disk")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with small_disk(tmp_path_factory.mktemp("disk") / "mounted", "200m") as mounted:
+        yield mounted
 
 
 @pytest.fixture(scope="module")
