@@ -94,6 +94,8 @@ class StreamRun:
         self._jumps = JumpDetector()
         self.is_stopped = False
         """Whether `stop` was called."""
+        self._is_cut_off = False
+        """Whether `stop` has waited long enough for the current micro-batch."""
         self.query: StreamingQuery
         self.lock: IO[bytes]
 
@@ -131,6 +133,7 @@ class StreamRun:
         deadline = time.monotonic() + patience
         while not self._is_committed() and self.query.isActive and time.monotonic() < deadline:
             time.sleep(0.02)
+        self._is_cut_off = not self._is_committed()
         with suppress(PySparkException, Py4JError):  # a sink that does not return keeps the query from stopping in time
             self.query.stop()
         if not self.query.isActive:
@@ -150,6 +153,8 @@ class StreamRun:
             self._checkpoint.check_there()
             with passing(self._checkpoint.folder):
                 self._take(frame, batch)
+            if self._is_cut_off:  # Spark's interrupt may be lost while it waits for this call
+                raise StoppedError
         except BaseException as error:
             self._failure = error
             raise
