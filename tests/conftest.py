@@ -74,6 +74,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory, java: None) -> Iterator[Spar
         session.stop(started)
 
 
+@pytest.fixture(scope="module")
+def one_spark(spark: SparkSession) -> Iterator[None]:
+    """Run all commands and pipelines of a module on the one Spark session of all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "start", lambda *_: spark)
+        patch.setattr(session, "stop", lambda _: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[servers.Postgres]:
     """The one PostgreSQL server of all tests; a test that kills it starts it again."""

@@ -230,8 +230,23 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ("a sink of something else", lambda: Pipeline("p", sinks=[anything]), "takes the results of query.to(sink)"),
     (
         "a topic with two schemas",
-        lambda: Pipeline("p", sinks=[plays.to(to_topic("a")), log("plays", "x INT").to(to_topic("b"))]),
-        "is read with two schemas",
+        lambda: Pipeline("p", sinks=[plays.to(to_topic("a")), log("plays", "ms INT").to(to_topic("b"))]),
+        "column 'ms' of log 'plays' is declared twice: as (ms BIGINT)",
+    ),
+    (
+        "a topic with two strict schemas",
+        lambda: Pipeline("p", sinks=[log("t", each, strict=True).to(to_topic(each[0])) for each in ("a INT", "b INT")]),
+        "is read with two strict schemas",
+    ),
+    (
+        "a topic with two beginnings",
+        lambda: Pipeline("p", sinks=[log("t", "a INT", at).to(to_topic(at)) for at in ("earliest", "latest")]),
+        "is read with different options",
+    ),
+    (
+        "a topic with a column that is NOT NULL in one schema",
+        lambda: Pipeline("p", sinks=[log("t", each).to(to_topic(each[0])) for each in ("a INT NOT NULL", "b INT")]),
+        "column 'a' is NOT NULL in one and missing in the other",
     ),
 ]
 

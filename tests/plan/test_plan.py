@@ -123,8 +123,9 @@ def print_of(query: Query) -> str:
             "at", delay="10s")},
         {"stream": log("plays", "country STRING, user STRING, track STRING, ms INT, at TIMESTAMP").event_time(
             "at", delay="10s")},
+        {"stream": PLAYS.select("track", "at").event_time("at", delay="10s")},
     ],
-    ids=["lateness", "numbers of the trigger", "delay", "start", "columns that are not read"],
+    ids=["lateness", "numbers of the trigger", "delay", "start", "columns that are not read", "columns left out"],
 )  # fmt: skip
 def test_what_may_change(changes: dict[str, Any]) -> None:
     assert print_of(hourly(**changes)) == print_of(hourly())
@@ -150,6 +151,16 @@ def test_what_may_change(changes: dict[str, Any]) -> None:
 def test_what_must_not_change(changes: dict[str, Any]) -> None:
     assert print_of(hourly(**changes)) != print_of(hourly())
     assert print_of(hourly(**changes)) == print_of(hourly(**changes)), "equal for equal queries"
+
+
+def test_a_view_with_more_columns_of_a_topic_leaves_the_others_as_they_are() -> None:
+    wide = log("plays", "track STRING, country STRING, at TIMESTAMP").event_time("at", delay="10s")
+    narrow = log("plays", "at TIMESTAMP, track STRING").event_time("at", delay="10s")
+    views = {"hourly": hourly(stream=narrow), "countries": hourly(stream=wide.where("country = 'FR'"))}
+    plan = compile(Pipeline("charts", views))
+    assert [str(each.source.schema) for each in plan.sources] == ["at TIMESTAMP, track STRING, country STRING"]
+    assert plan.fingerprint()["view hourly"] == json.loads(print_of(hourly(stream=narrow)))
+    assert [len(stage.edges) for stage in plan.stages] == [1, 1]
 
 
 def test_a_type_that_only_spark_knows_is_no_part_of_it() -> None:

@@ -20,12 +20,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from millrace.cli import app
 from millrace.eventlog.topics import Log
-from millrace.spark import session as sessions
 from millrace.views.store import open_store
 from postgres import Postgres
 
@@ -126,16 +124,7 @@ def follow(text: str, most: int = 8) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def run_here(spark: SparkSession) -> Iterator[None]:
-    """Run pipelines on the one Spark of all tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sessions, "start", lambda *_: spark)
-        patch.setattr(sessions, "stop", lambda _: None)
-        yield
-
-
-@pytest.fixture(scope="module")
-def made(run_here: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(one_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose pipelines have run twice and have two blocks to read; `older` is a copy after the first run."""
     folder = tmp_path_factory.mktemp("made")
     with chdir(folder):
@@ -509,7 +498,7 @@ def in_user_sink() -> Counter[str]:
 
 
 @pytest.fixture(params=SINKS)
-def user_sink(run_here: None, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def user_sink(one_spark: None, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A project with a sink in the user's code, whose pipeline has run twice; `older` is a copy after the first run."""
     monkeypatch.chdir(tmp_path)
     Path("charts.py").write_text(USER_SINKS.replace("SINK)", f"{SINKS[request.param]})"))
@@ -650,7 +639,7 @@ def send_minute(*users: str) -> None:
 
 
 def test_an_archive_of_another_log_is_refused_and_filled_again(
-    run_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one_spark: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder = str(tmp_path / "archive")  # Spark's processes have another working folder
@@ -691,7 +680,7 @@ def test_a_running_pipeline_is_not_looked_at(project: Path) -> None:
 
 @pytest.mark.parametrize("trouble", ["the database is emptied", "the checkpoint is deleted"])
 def test_a_store_in_postgresql(
-    run_here: None, postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+    one_spark: None, postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     url = postgres.empty()

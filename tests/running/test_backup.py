@@ -44,7 +44,6 @@ from millrace.running.restore import restore
 from millrace.running.run import run_stream
 from millrace.running.settings import Locations, StreamOptions
 from millrace.running.status import note
-from millrace.spark import session as sessions
 from millrace.spark import stream
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.gate import passing
@@ -126,10 +125,8 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def shared(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+def shared(spark: SparkSession, one_spark: None) -> SparkSession:
     """The one Spark of all tests, also for runs that would start their own."""
-    monkeypatch.setattr(sessions, "start", lambda *_: spark)
-    monkeypatch.setattr(sessions, "stop", lambda _: None)
     return spark
 
 

@@ -2,13 +2,12 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 from rich.console import Console
 
 from millrace import ConflictError, CorruptError, Pipeline, agg, log, on, to_files, window
@@ -55,16 +54,7 @@ NOT_NEEDED = [
 
 
 @pytest.fixture(scope="module")
-def run_here(spark: SparkSession) -> Iterator[None]:
-    """Run pipelines on the one Spark of all tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sessions, "start", lambda *_: spark)
-        patch.setattr(sessions, "stop", lambda _: None)
-        yield
-
-
-@pytest.fixture(scope="module")
-def made(run_here: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(one_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose pipeline has run twice, with one shard, and has a record to read."""
     folder = tmp_path_factory.mktemp("made")
     home = home_in(folder)

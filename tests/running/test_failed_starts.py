@@ -26,14 +26,6 @@ SINKS = 'counted.to(to_table("out.db", "changes")), counted.to(to_files("out"))'
 
 
 @pytest.fixture
-def one_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run all commands on the one Spark of all tests."""
-    monkeypatch.setattr(sessions, "start", lambda *_: spark)
-    monkeypatch.setattr(sessions, "stop", lambda _: None)
-    return
-
-
-@pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a file of texts."""
     monkeypatch.chdir(tmp_path)

@@ -4,12 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from millrace.cli import app
 from millrace.eventlog.topics import Log
-from millrace.spark import session as sessions
 
 pytestmark = pytest.mark.spark
 
@@ -23,10 +21,8 @@ charts = Pipeline("charts", sinks=[counts.to(to_topic("counts"))])
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def project(tmp_path: Path, one_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A project without views that has run once, on the one Spark of all tests."""
-    monkeypatch.setattr(sessions, "start", lambda *_: spark)
-    monkeypatch.setattr(sessions, "stop", lambda _: None)
     monkeypatch.chdir(tmp_path)
     Path("charts.py").write_text(PIPELINE)
     for topic in ("plays", "counts"):

@@ -23,7 +23,6 @@ from millrace.running.run import behind, run_batch, run_stream
 from millrace.running.savepoint import save, start_from
 from millrace.running.settings import Locations, StreamOptions
 from millrace.running.status import all_under
-from millrace.spark import session as sessions
 from millrace.spark.records import LogSource
 from millrace.views.store import open_store
 
@@ -35,12 +34,8 @@ ONCE = StreamOptions(until_caught_up=True)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def home(
-    request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> Locations:
+def home(request: pytest.FixtureRequest, tmp_path: Path, one_spark: None, monkeypatch: pytest.MonkeyPatch) -> Locations:
     """A home with a log of its own, run on the one Spark of all tests."""
-    monkeypatch.setattr(sessions, "start", lambda *_: spark)
-    monkeypatch.setattr(sessions, "stop", lambda _: None)
     url = str(tmp_path / "views.db")
     if request.param == "postgresql":
         url = request.getfixturevalue("postgres").empty()

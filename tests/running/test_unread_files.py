@@ -8,7 +8,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from millrace import Pipeline, files, to_function
@@ -19,7 +18,6 @@ from millrace.plan.compile import source_id
 from millrace.running.agreement import Parts
 from millrace.running.unread import unreadable_files
 from millrace.sources.files import Files
-from millrace.spark import session as sessions
 from millrace.spark.checkpoint import FUSED, journal_of
 from millrace.spark.history import History
 
@@ -32,10 +30,8 @@ charts = Pipeline("charts", {"counts": counted.aggregate(plays=agg.count())})
 
 
 @pytest.fixture
-def here(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, one_spark: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project that runs on the one Spark of all tests."""
-    monkeypatch.setattr(sessions, "start", lambda *_: spark)
-    monkeypatch.setattr(sessions, "stop", lambda _: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").mkdir()
     (tmp_path / "charts.py").write_text(PROGRAM.replace('"in"', repr(str(tmp_path / "in"))))

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from disks import small_disk
-from millrace.spark import session as sessions
 from walking import Walk
 
 pytestmark = pytest.mark.spark
@@ -23,13 +21,11 @@ HAPPENINGS = (
 
 
 @pytest.fixture(autouse=True)
-def one_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run all commands on the one Spark of all tests."""
-    here = os.getcwd()
-    monkeypatch.setattr(sessions, "start", lambda *_: spark)
-    monkeypatch.setattr(sessions, "stop", lambda _: None)
+def here(one_spark: None) -> Iterator[None]:
+    """Return to the working folder after a walk."""
+    before = os.getcwd()
     yield
-    os.chdir(here)
+    os.chdir(before)
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from millrace.cli import app
-from millrace.spark import session as sessions
 from millrace.views.store import open_store
 
 pytestmark = pytest.mark.spark
@@ -34,10 +32,8 @@ LOG, STORE, CHECKPOINT = Path(".millrace/log.db"), Path(".millrace/views.db"), P
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def project(tmp_path: Path, one_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A project in the working folder that has run twice, on the one Spark of all tests."""
-    monkeypatch.setattr(sessions, "start", lambda *_: spark)
-    monkeypatch.setattr(sessions, "stop", lambda _: None)
     monkeypatch.chdir(tmp_path)
     Path("charts.py").write_text(PIPELINE)
     typed("topics", "create", "plays")

@@ -22,7 +22,6 @@ from millrace.running.run import run_batch, run_stream
 from millrace.running.settings import Locations, StreamOptions
 from millrace.sources.feed import Feed
 from millrace.sources.memory import Happening, MemoryScript
-from millrace.spark import session as sessions
 from millrace.spark.checkpoint import journal_of
 from millrace.spark.letters import LetterWriter
 from millrace.views.store import open_store
@@ -97,9 +96,7 @@ def test_a_row_that_fails_after_a_dedup_names_its_source_and_is_listed_in_each_m
 
 
 @pytest.fixture
-def home(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Locations:
-    monkeypatch.setattr(sessions, "start", lambda *_: spark)
-    monkeypatch.setattr(sessions, "stop", lambda _: None)
+def home(tmp_path: Path, one_spark: None, monkeypatch: pytest.MonkeyPatch) -> Locations:
     return Locations(tmp_path / "log.db", str(tmp_path / "views.db"), tmp_path / "charts")
 
 

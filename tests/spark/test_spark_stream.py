@@ -287,7 +287,7 @@ def test_what_may_change_goes_on(spark: SparkSession, tmp_path: Path) -> None:
         "all": EVENTS.window(window.all_time()).trigger(on.each()).accumulating().aggregate(n=agg.count()),
     }
     script = MemoryScript([Happening([row("a", 1, 1)]), Happening([row("a", 2, 2)])])
-    ((_, answers),) = run(spark, Pipeline("p", views), tmp_path, {"events": script})
+    ((_, answers),) = run(spark, Pipeline("p", views), tmp_path, {"events": script}, from_here=True)
     assert answers["view counts"]["n"].to_pylist() == [2]
     assert answers["view all"]["n"].to_pylist() == [1]
 

@@ -248,8 +248,34 @@ def functions() -> tuple[Pipeline, Script]:
     return pipeline, script
 
 
+def two_schemas() -> tuple[Pipeline, Script]:
+    """A topic that is read with three schemas: fused, with a join that has a column of its own, and natively."""
+    users = log("plays", "user STRING, at TIMESTAMP").event_time("at", delay="5m")
+    places = table("places", "user STRING, country STRING", [{"user": "ann", "country": "here"}])
+    joined = users.join(places, on="user").group_by("country").window(window.fixed("10m"))
+    paid = log("plays", "at TIMESTAMP, ms BIGINT, country STRING").event_time("at", delay="5m")
+    loud = paid.where("upper(country) = 'FR'").group_by("country").window(window.fixed("10m"))
+    names = log("plays", "user STRING, at TIMESTAMP").map(lambda row: {"names": sorted(row)}, "names ARRAY<STRING>")
+    pipeline = Pipeline(
+        "plays",
+        {"by_place": joined.aggregate(n=agg.count()), "loud": loud.aggregate(ms=agg.sum("ms"))},
+        [users.to(to_topic("users")), names.to(to_topic("names"))],
+    )
+
+    def play(user: str, minutes: float, **more: Any) -> dict[str, Any]:
+        return {"user": user, "at": at(minutes), **more}
+
+    script = (
+        Script()
+        .rows("plays", play("ann", 1, ms=3, country="fr"), play("bob", 2, country="de"), play("ann", 3))
+        .rows("plays", play("ann", 12, ms=4, country="FR"), '{"user": "cal", "ms": "x"}')
+        .end()
+    )
+    return pipeline, script
+
+
 CASES: list[Callable[[], tuple[Pipeline, Script]]] = [
-    charts, sensors, clickstream, orders, visits, renamed, ahead_of_time, functions,
+    charts, sensors, clickstream, orders, visits, renamed, ahead_of_time, functions, two_schemas,
 ]  # fmt: skip
 
 
@@ -279,6 +305,15 @@ def test_engines_agree(case: Callable[[], tuple[Pipeline, Script]], engine: Any,
 def numbers(answers: Answers, view: str, *columns: str) -> list[list[tuple[Any, ...]]]:
     """Some columns of the answers of a view, step by step."""
     return [[tuple(row[name] for name in columns) for row in step[view]] for step in answers.steps]
+
+
+def test_a_topic_with_two_schemas_has_the_columns_of_each_where_it_is_read() -> None:
+    answers = run_script(*two_schemas())
+    assert [list(row) for row in answers["topic users"]] == [["user", "at"]] * 4
+    assert [row["names"] for row in answers["topic names"]] == [["at", "user"]] * 4
+    assert [(row["country"], row["n"]) for row in answers["by_place"]] == [("here", 2), ("here", 1)]
+    assert [(row["country"], row["ms"]) for row in answers["loud"]] == [("FR", 4), ("fr", 3)]
+    assert len(answers.dead_letters) == 1
 
 
 def test_charts_step_by_step() -> None:

@@ -46,7 +46,6 @@ from millrace.running.savepoint import save
 from millrace.running.settings import Settings
 from millrace.running.status import Status, all_under
 from millrace.running.watching import watch as watched
-from millrace.spark.progress import clock_notice
 from millrace.testing.check import BATCH, STREAM, check_all
 from millrace.testing.engines import ENGINES
 from millrace.testing.transcript import Document, read_documents
@@ -113,6 +112,14 @@ def run(
     from_savepoint: Annotated[
         Path | None, typer.Option(help="Start a new checkpoint from this savepoint.", metavar="FOLDER")
     ] = None,
+    from_here: Annotated[
+        bool,
+        typer.Option(
+            "--from-here",
+            help="Let a view or sink that is new to the checkpoint start with the records that come next. Without this "
+            "option it is refused if it would miss records; millrace replay fills it from the log.",
+        ),
+    ] = False,
     shards: Shards = None,
     master: Master = LOCAL,
     json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each micro-batch.")] = False,
@@ -135,7 +142,7 @@ def run(
     with plain_mistakes():
         settings = Settings(
             mode, layer, checkpoint, log, store, guarantee, interval, latency, until_caught_up, retry, from_savepoint,
-            shards, master,
+            from_here, shards, master,
         )  # fmt: skip
         if watch:
             arguments = [each for each in sys.argv[1:] if each != "--watch"]
@@ -291,11 +298,8 @@ def status(
                 show(columns, rows, format)
             if format == "table":
                 for each in found:
-                    if each.waiting is not None:
-                        typer.echo(f"{each.pipeline}: {each.waiting}")
-                    for notice in (clock_notice(each.clock_moved), *each.warnings):
-                        if notice is not None:
-                            typer.echo(f"{each.pipeline}: {notice}")
+                    for notice in each.notices:
+                        typer.echo(f"{_name(each)}: {notice}")
                 jump = None if opened is None else opened.clock_jump()
                 if jump is not None:
                     told = f"the clock and the time of the log differ by {format_duration(jump // SECOND * SECOND)}"
@@ -402,14 +406,18 @@ _NOTHING: dict[str, Any] = {
 """The progress of a run before its first micro-batch."""
 
 
-def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
+def _name(status: Status) -> str:
     folder = status.checkpoint.name
+    return status.pipeline if folder == status.pipeline else f"{status.pipeline} ({folder})"
+
+
+def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
     if status.damaged is not None:
         return status.pipeline, f"damaged: {status.damaged}", *[None] * 15
     progress = status.progress or _NOTHING
     lags = [part["lag"] for part in progress["parts"].values() if part["lag"] is not None]
     return (
-        status.pipeline if folder == status.pipeline else f"{status.pipeline} ({folder})",
+        _name(status),
         status.state,
         progress["batch"],
         round(progress["rows_per_second"]),

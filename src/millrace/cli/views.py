@@ -40,7 +40,10 @@ def query(
 
 @views.callback(invoke_without_command=True)
 def list_(context: typer.Context, format: Format = "table", json: AsJson = False, store: StoreUrl = STORE) -> None:
-    """List the views with their pipeline, rows, version, generation and columns, or drop those of a pipeline."""
+    """List the views with their pipeline, rows, version, generation and columns, or drop those of a pipeline.
+
+    A view with an entry in the column "records since" was added with --from-here, and has missed the records before.
+    """
     if context.invoked_subcommand is not None:
         return
     with plain_mistakes(), closing(open_store(store)) as opened:
@@ -52,6 +55,7 @@ def list_(context: typer.Context, format: Format = "table", json: AsJson = False
                 view.rows,
                 view.version,
                 view.generation,
+                view.records_since,
                 ", ".join(f"{column.name} {column.type}" for column in view.columns),
             )
             for view in opened.views()
@@ -59,7 +63,7 @@ def list_(context: typer.Context, format: Format = "table", json: AsJson = False
         if not rows and format == "table":
             typer.echo("There are no views yet; run a pipeline that has views: millrace run FILE")
             return
-        show(("view", "pipeline", "rows", "version", "generation", "columns"), rows, format)
+        show(("view", "pipeline", "rows", "version", "generation", "records since", "columns"), rows, format)
 
 
 @views.command("drop")

@@ -43,7 +43,7 @@ class LocalConnection(Connection):
         rows = [
             {
                 "view": view.name, "pipeline": view.pipeline, "rows": view.rows, "version": view.version,
-                "generation": view.generation,
+                "generation": view.generation, "records_since": view.records_since,
                 "columns": ", ".join(f"{column.name} {column.type}" for column in view.columns),
             }
             for view in self._store.views()
@@ -91,7 +91,7 @@ class LocalConnection(Connection):
 VIEWS = pa.schema(
     [
         ("view", pa.string()), ("pipeline", pa.string()), ("rows", pa.int64()), ("version", pa.int64()),
-        ("generation", pa.int64()), ("columns", pa.string()),
+        ("generation", pa.int64()), ("records_since", pa.string()), ("columns", pa.string()),
     ]
 )  # fmt: skip
 TOPICS = pa.schema(

@@ -7,13 +7,11 @@ from millrace.model.connectors import CustomSource
 from millrace.model.duration import to_instant
 from millrace.model.errors import caller, refuse, refuse_unknown, shown
 from millrace.model.schema import Schema, parse_schema
-from millrace.model.stream import STRICT, Source, Table
+from millrace.model.stream import ARCHIVE, STRICT, Source, Table
 from millrace.model.window import Row
 
 FORMATS = ("json", "csv", "parquet")
 """The formats of `files(...)`."""
-ARCHIVE = "archive"
-"""The option of a source that names the folder where its records are archived."""
 
 
 def log(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,6 +11,7 @@ from millrace.model.connectors import CustomSink
 from millrace.model.duration import Duration
 from millrace.model.errors import Place, caller, refuse, refuse_unknown, shown
 from millrace.model.query import Query, Windowed
+from millrace.model.shared import shared_sources, with_shared
 from millrace.model.stream import Source, Stream, sources
 
 if TYPE_CHECKING:
@@ -143,7 +144,11 @@ class Pipeline:
         for output in self.sinks:
             if not isinstance(output, Output):
                 raise refuse(f"sinks= takes the results of query.to(sink) or stream.to(sink), not {shown(output)}")
-        self._check_sources()
+        if shared := shared_sources(self.sources):
+            views = {name: with_shared(query, shared) for name, query in self.views.items()}
+            sinks = tuple(replace(output, of=with_shared(output.of, shared)) for output in self.sinks)
+            object.__setattr__(self, "views", views)
+            object.__setattr__(self, "sinks", sinks)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -178,6 +183,7 @@ class Pipeline:
         until_caught_up: bool = False,
         retry: Duration | None = None,
         from_savepoint: str | Path | None = None,
+        from_here: bool = False,
         shards: int | None = None,
         master: str = "local[*,4]",
         spark: "SparkSession | None" = None,
@@ -195,7 +201,7 @@ class Pipeline:
 
         settings = Settings(
             mode, layer, checkpoint, log, store, guarantee, interval, latency, until_caught_up, retry, from_savepoint,
-            shards, master,
+            from_here, shards, master,
         )  # fmt: skip
         return start(self, settings, spark)
 
@@ -205,16 +211,6 @@ class Pipeline:
     def _repr_svg_(self) -> str:
         """The flow as a picture, which notebooks show."""
         return explain.as_svg(self)
-
-    def _check_sources(self) -> None:
-        seen: dict[tuple[str, str], Source] = {}
-        for source in self.sources:
-            other = seen.setdefault((source.kind, source.name), source)
-            if other != source:
-                raise refuse(
-                    f"{source.kind} {source.name!r} is read with two schemas: "
-                    f"({other.schema}) at {other.place} and ({source.schema}) at {source.place}"
-                )
 
 
 def to_files(path: str, format: str = "parquet", *, consumed: bool = False) -> FileSink:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 STRICT = "strict"
 """The option of a source whose records have no other fields than its columns."""
+ARCHIVE = "archive"
+"""The option of a source that names the folder where its records are archived."""
 
 
 class Stream:
@@ -274,6 +276,11 @@ class Source(Stream):
         """Whether a record with a field that is no column is a dead letter."""
         return (STRICT, "true") in self.options
 
+    @property
+    def archive(self) -> str | None:
+        """The folder where its records are archived, if they are."""
+        return dict(self.options).get(ARCHIVE)
+
 
 @dataclass(frozen=True, slots=True)
 class Where(Stream):
@@ -490,7 +497,7 @@ def with_parents(stream: Stream, given: Sequence[Stream]) -> Stream:
             assert_never(never)
 
 
-def with_sources(stream: Stream, of: Callable[[Source], Source]) -> Stream:
+def with_sources(stream: Stream, of: Callable[[Source], Stream]) -> Stream:
     """The same stream with its sources replaced."""
     if isinstance(stream, Source):
         return of(stream)

@@ -18,6 +18,7 @@ from typing import Any, assert_never
 from millrace.edge.fused import columns_read
 from millrace.model.expression import Expression
 from millrace.model.schema import Schema
+from millrace.model.shared import is_narrowed
 from millrace.model.stream import (
     Dedup,
     EventTime,
@@ -54,11 +55,24 @@ def fingerprint_of(stage: Stage) -> dict[str, Any]:
     }
 
 
+def sources_in(fingerprint: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """The kinds and names of the sources that the stage with this fingerprint reads."""
+    found, left = set(), [fingerprint["stream"]]
+    while left:
+        node = left.pop()
+        left += node["of"]
+        if node["is"] == Source.__name__:
+            found.add((node["kind"], node["name"]))
+    return found
+
+
 def _computed(aggregate: Any, arguments: tuple[Expression, ...]) -> dict[str, Any]:
     return {**canonical(aggregate), "arguments": [canonical(argument) for argument in arguments]}
 
 
 def _stream(stream: Stream, read: Container[str]) -> dict[str, Any]:
+    if is_narrowed(stream):  # columns that are left out are not read
+        (stream,) = parents(stream)
     before = [_stream(parent, read) for parent in parents(stream)]
     return {"is": type(stream).__name__, **_own(stream, read), "of": before}
 

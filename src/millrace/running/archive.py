@@ -20,7 +20,6 @@ from millrace.eventlog.durable import write_whole
 from millrace.eventlog.topics import Log
 from millrace.formats.texts import as_texts
 from millrace.model.errors import ConflictError, CorruptError, NotFoundError
-from millrace.model.inputs import ARCHIVE
 from millrace.model.stream import Source
 from millrace.sources.bundle import LOGGED
 
@@ -50,7 +49,8 @@ def archive(log: Log, source: Source, again: str) -> int:
 
     The stream reports those. Refuses an archive that does not belong to the log; `again` is the command to fill one.
     """
-    folder = Path(dict(source.options)[ARCHIVE])
+    assert source.archive is not None
+    folder = Path(source.archive)
     folder.mkdir(parents=True, exist_ok=True)
     uid, decoder, added = log.uid_of(source.name), JsonDecoder(source.schema, strict=source.is_strict), 0
     for partition, (start, end) in enumerate(zip(log.starts(source.name), log.ends(source.name), strict=True)):

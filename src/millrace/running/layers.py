@@ -18,7 +18,6 @@ from millrace.eventlog.topics import existing_log
 from millrace.model.aggregate import max_
 from millrace.model.duration import to_datetime, to_instant
 from millrace.model.errors import PipelineError, refuse
-from millrace.model.inputs import ARCHIVE
 from millrace.model.pane import Mode
 from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
@@ -47,7 +46,7 @@ def run_batch_layer(console: Console, pipeline: Pipeline, home: Locations) -> st
 
 def check_layers(pipeline: Pipeline) -> None:
     """Refuse a pipeline that has no batch layer."""
-    if not all(ARCHIVE in dict(source.options) for source in pipeline.sources):
+    if not all(source.archive for source in pipeline.sources):
         raise PipelineError("the batch layer needs every source to be layers(batch=files(...), speed=log(...))")
     for name, query in pipeline.views.items():
         _delay(name, query)
@@ -89,8 +88,8 @@ def compute_batch_layer(pipeline: Pipeline, home: Locations, lease: Lease, told:
 
 
 def _archive(source: Source) -> Source:
-    folder = dict(source.options)[ARCHIVE]
-    return Source("files", folder, source.schema, (("format", "parquet"),), source.place)
+    assert source.archive is not None
+    return Source("files", source.archive, source.schema, (("format", "parquet"),), source.place)
 
 
 def _delay(name: str, query: Query) -> int:

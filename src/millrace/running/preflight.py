@@ -56,11 +56,12 @@ def _generations(home: Locations, suffix: str = "") -> dict[Path, int]:
     return {path: int(found[1] or 1) for path in paths if (found := pattern.fullmatch(path.name))}
 
 
-def check_agreement(pipeline: Pipeline, home: Locations, store: Store) -> int:
+def check_agreement(pipeline: Pipeline, home: Locations, store: Store, from_here: bool = False) -> int:
     """The generation to continue. Raises ConflictError if the parts of the pipeline do not belong together.
 
     `served_parts` first completes a swap of files and tables that was interrupted. A checkpoint that a failed run of a
-    pipeline has left, without any answer, is no obstacle to another pipeline: it is removed.
+    pipeline has left, without any answer, is no obstacle to another pipeline: it is removed. An output that would miss
+    records is refused, unless it may start `from_here`.
     """
     generation = serving(store, pipeline.name)
     checkpoint = Checkpoint(home.generation(generation))
@@ -74,7 +75,7 @@ def check_agreement(pipeline: Pipeline, home: Locations, store: Store) -> int:
     if is_unused(parts) and not checkpoint.is_of(plan):
         checkpoint.discard()
         return generation
-    checkpoint.check(plan)
+    checkpoint.check(plan, from_here)
     if parts.history is None and generation > 1 and (fixed := unswappable(pipeline)):
         raise ConflictError(f"{fixed[0].sink} has the answers of an earlier generation", resend_or_not(home))
     reason = disagreement(parts)

@@ -113,11 +113,11 @@ class RetriedStream:
         if missing is not None:
             raise missing
         store = self._held.enter_context(closing(open_store(self._home.store)))
-        generation = check_agreement(self._pipeline, self._home, store)
+        generation = check_agreement(self._pipeline, self._home, store, self._how.from_here)
         self._checkpoint = Checkpoint(self._home.generation(generation))
         if self._pipeline.views:
             self._held.enter_context(store.claim(self._pipeline.name, generation))
-        views = KeptViews(store, self._pipeline, generation, self._home.boundary)
+        views = KeptViews(store, self._pipeline, generation, self._home.boundary, self._checkpoint.began)
         self._stream = start_stream(
             self._pipeline, self._home, generation, views, self._how, self._lease, self._batch, report=self._report
         )

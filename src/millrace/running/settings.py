@@ -63,6 +63,8 @@ class StreamOptions:
     latency: Duration = _LATENCY
     retry: Duration = "0s"
     """For how long trouble of the machine is waited out."""
+    from_here: bool = False
+    """Whether new outputs start with the records that come next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class Settings:
     retry: Duration | None = None
     """For how long a stream waits out trouble of the machine; by default 10 minutes, or not if `until_caught_up`."""
     from_savepoint: str | Path | None = None
+    from_here: bool = False
+    """Whether a view or sink that is new to the checkpoint starts with the records that come next."""
     shards: int | None = None
     master: str = _MASTER
 
@@ -104,7 +108,7 @@ class Settings:
         once = "layer" if self.layer == "batch" else "mode" if self.mode == "batch" else None
         if once is None:
             return
-        unused = {"guarantee", "interval", "latency", "until_caught_up", "retry", "from_savepoint"}
+        unused = {"guarantee", "interval", "latency", "until_caught_up", "retry", "from_savepoint", "from_here"}
         if once == "layer":
             unused |= {"mode", "shards"}
         for field in fields(self):
@@ -130,4 +134,6 @@ class Settings:
     def how(self) -> StreamOptions:
         """The options of the stream."""
         retry = self.retry if self.retry is not None else "0s" if self.until_caught_up else _RETRY
-        return StreamOptions(self.guarantee, self.interval, self.until_caught_up, self.shards, self.latency, retry)
+        return StreamOptions(
+            self.guarantee, self.interval, self.until_caught_up, self.shards, self.latency, retry, self.from_here
+        )

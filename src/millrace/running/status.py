@@ -5,17 +5,20 @@ import json
 import os
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from millrace.eventlog.sealed import sealed, unsealed
+from millrace.model.duration import to_datetime
 from millrace.running.health import Health
 from millrace.running.totals import Totals
 from millrace.running.waiting import Waiting
 from millrace.sources.skipped import read_skipped
-from millrace.spark.progress import BatchProgress
+from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.progress import BatchProgress, clock_notice
 
 _FILE = "status.json"
 
@@ -131,8 +134,19 @@ class Status:
     """Rows written to views and sinks since it was started."""
     waiting: Waiting | None = None
     """What it waits for; None if it does not wait, or is not running."""
+    began: Mapping[str, int] = field(default_factory=dict)
+    """When outputs that have missed earlier records were added, by id, in microseconds since 1970."""
     damaged: Path | None = None
     """The file with the report, if it is damaged; then nothing else is known."""
+
+    @property
+    def notices(self) -> list[str]:
+        """What users should know of it, in sentences."""
+        known = [None if self.waiting is None else str(self.waiting), clock_notice(self.clock_moved), *self.warnings]
+        added = [
+            f"{id} has no records from before {to_datetime(at):%Y-%m-%d %H:%M:%S} UTC" for id, at in self.began.items()
+        ]
+        return [notice for notice in known if notice is not None] + added
 
     @property
     def state(self) -> str:
@@ -156,6 +170,7 @@ def all_under(folder: Path) -> list[Status]:
                     _checked(about["progress"]), about["clock_moved"], skipped.records, len(skipped.files),
                     tuple(about.get("warnings", ())), about.get("unknown", 0), about.get("missing", 0),
                     about.get("rows", 0), about.get("answers", 0), None if waiting is None else Waiting(**waiting),
+                    Checkpoint(file.parent).began(),
                 )
             )  # fmt: skip
         except FileNotFoundError:  # the checkpoint was removed meanwhile
@@ -177,7 +192,8 @@ def described(status: Status, behind: int | None) -> dict[str, Any]:
         **about, "waiting": None if status.waiting is None else asdict(status.waiting), "behind": behind,
         "at": status.at, "rows": status.rows, "answers": status.answers, "dead": status.dead,
         "skipped": status.skipped, "unknown": status.unknown, "missing": status.missing,
-        "warnings": list(status.warnings), "clock_moved": status.clock_moved, "progress": status.progress or None,
+        "warnings": list(status.warnings), "clock_moved": status.clock_moved, "began": dict(status.began),
+        "progress": status.progress or None,
     }  # fmt: skip
 
 

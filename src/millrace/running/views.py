@@ -1,8 +1,8 @@
 """The views of a pipeline in a store: writes answers to them, and reads them as joined tables."""
 
 import logging
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from millrace.model.connectors import Commit
 from millrace.model.errors import PipelineError, unknown
 from millrace.model.pipeline import Pipeline
 from millrace.model.stream import Table
+from millrace.plan.compile import view_id
 from millrace.running.preflight import serving
 from millrace.spark.snapshots import tables_of
 from millrace.views.shape import ViewShape, shape_of
@@ -22,21 +23,30 @@ from millrace.views.store import Store, open_store
 _LOGGER = logging.getLogger("millrace")
 
 
-def shapes_of(pipeline: Pipeline) -> list[ViewShape]:
-    """The shapes of a pipeline's views."""
-    return [shape_of(name, query) for name, query in pipeline.views.items()]
+def shapes_of(pipeline: Pipeline, began: Mapping[str, int] | None = None) -> list[ViewShape]:
+    """The shapes of a pipeline's views. `began` has the ids of those that missed earlier records."""
+    missed = began or {}
+    shapes = [shape_of(name, query) for name, query in pipeline.views.items()]
+    return [replace(shape, began=missed.get(view_id(shape.name))) for shape in shapes]
 
 
 class KeptViews:
     """Writes the answers of a pipeline's views to a store; implements `millrace.spark.writers.Views`."""
 
     def __init__(
-        self, store: Store, pipeline: Pipeline, generation: int | None = None, boundary: Path | None = None
+        self,
+        store: Store,
+        pipeline: Pipeline,
+        generation: int | None = None,
+        boundary: Path | None = None,
+        began: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """Refuse views that exist with another shape; the first answers create missing ones.
 
-        So a run that fails before its first commit leaves nothing in the store. `boundary` is the batch layer's file.
+        So a run that fails before its first commit leaves nothing in the store. `boundary` is the batch layer's file;
+        `began` returns when the outputs that missed earlier records were added, by id.
         """
+        self._began = began
         self._store, self._pipeline, self._generation, self._boundary = store, pipeline, generation, boundary
         self._is_open = False
         self._is_served = False
@@ -70,7 +80,7 @@ class KeptViews:
     def open(self) -> None:
         """Create the missing views; every write does it first."""
         if not self._is_open:
-            self._store.open(self._pipeline.name, shapes_of(self._pipeline), self._generation)
+            self._store.open(self._pipeline.name, shapes_of(self._pipeline, self._began()), self._generation)
             self._is_open = True
             self._is_served = bool(self._pipeline.views) and self._generation == serving(
                 self._store, self._pipeline.name

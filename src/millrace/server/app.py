@@ -139,6 +139,7 @@ def make_app(
                 "generation": view.generation,
                 "columns": {column.name: column.type for column in view.columns},
                 "key": view.key,
+                "records_since": view.records_since,
             }
             for view in store.views()
         ]

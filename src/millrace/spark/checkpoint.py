@@ -1,9 +1,9 @@
 """A checkpoint's record of its pipeline, and the changes of a pipeline that it accepts.
 
 State and offsets are valid only for the computation that wrote them. These changes keep a checkpoint valid: views and
-sinks that are added or removed (a new one starts from the current position), columns of a source that the view or sink
-does not read, the numbers in a trigger, and how long to wait for late events. Every other change needs a new
-checkpoint.
+sinks that are removed, or added with the user's consent to start them from the current position; columns of a source
+that the view or sink does not read; the numbers in a trigger; how long to wait for late events. Every other change
+needs a new checkpoint.
 """
 
 import fcntl
@@ -19,12 +19,16 @@ from typing import IO, Any
 
 from millrace.eventlog.durable import write_whole
 from millrace.eventlog.sealed import sealed, unsealed
-from millrace.model.errors import AGAIN, NOTHING_LOST, ConflictError, CorruptError, MachineError, gone
+from millrace.model.errors import AGAIN, FILE, NOTHING_LOST, ConflictError, CorruptError, MachineError, gone
 from millrace.model.explain import flow_as_text
+from millrace.plan.fingerprint import sources_in
 from millrace.plan.plan import OutputKind, Plan, Stage
+from millrace.spark.clock import wall_clock
 from millrace.spark.history import FORMAT, VIEWS, History, check_format, history_of
 from millrace.spark.logged import discard_unusable
 
+FROM_HERE = f"start it with the records that come next: millrace run {FILE} --from-here"
+"""The advice for an output that a checkpoint does not know."""
 FUSED = "fused"
 """The name under which the sources of all fused outputs are journaled."""
 
@@ -79,9 +83,10 @@ class Checkpoint:
         """The file with the next instant at which a trigger is due, for the process that plans micro-batches."""
         return self.folder / "timers"
 
-    def open(self, plan: Plan, labels: tuple[int, ...], generation: int = 1) -> "Opened":
+    def open(self, plan: Plan, labels: tuple[int, ...], generation: int = 1, from_here: bool = False) -> "Opened":
         """Resume from this checkpoint, or create it for a generation. Refuses a plan that cannot resume from it.
 
+        An output that would miss records is refused too, unless it may start `from_here`.
         Files that a power cut left damaged, and that Spark writes again, are removed.
         """
         about = _about(plan)
@@ -93,30 +98,41 @@ class Checkpoint:
                 raise CorruptError(f"{self.file} of the checkpoint is missing", AGAIN) from None
             opened = Opened(labels, uuid.uuid4().hex[:8])
             made = {"format": FORMAT, "id": opened.id, "generation": generation, "labels": labels}
-            self._write({**made, **about, "outputs": dict.fromkeys(outputs_of(plan), 0), "left": []})
+            self._write({**made, **about, "outputs": dict.fromkeys(outputs_of(plan), 0), "left": [], "began": {}})
             return opened
         except ValueError:
             raise CorruptError(f"{self.file} of the checkpoint is damaged", AGAIN) from None
         check_format(known, self.folder)
-        self._check(known, about)
+        new = self._check(known, about, from_here)
         left = sorted({*known["left"], *(id for id in known["stages"] if id not in fingerprint)})
         kept = {name: {**known[name], **about[name]} for name in ("stages", "words")}
-        history = self.history()
-        first = 0 if history is None else history.done + 1
-        outputs = {**dict.fromkeys(outputs_of(plan), first), **known["outputs"]}
-        self._write({**known, **kept, "outputs": outputs, "left": left})
+        outputs = {**dict.fromkeys(outputs_of(plan), self._next_batch()), **known["outputs"]}
+        began = {**dict.fromkeys(new, wall_clock()), **known.get("began", {})}
+        self._write({**known, **kept, "outputs": outputs, "left": left, "began": began})
         discard_unusable(self.spark)
         self._relocate()
         return Opened(tuple(known["labels"]), known["id"])
 
-    def check(self, plan: Plan) -> None:
-        """Refuse a plan that cannot resume from this checkpoint, if there is one; `open` refuses damaged files."""
+    def check(self, plan: Plan, from_here: bool = False) -> None:
+        """Refuse what `open` refuses, if there is a checkpoint, but no damaged files."""
         try:
             known = unsealed(self.file.read_bytes())
         except (FileNotFoundError, ValueError):
             return
         check_format(known, self.folder)
-        self._check(known, _about(plan))
+        self._check(known, _about(plan), from_here)
+
+    def began(self) -> dict[str, int]:
+        """When the outputs that missed earlier records were added, by id, in microseconds since 1970."""
+        try:
+            return dict(unsealed(self.file.read_bytes()).get("began", {}))
+        except (FileNotFoundError, ValueError):
+            return {}
+
+    def _next_batch(self) -> int:
+        """The batch that is run next."""
+        history = self.history()
+        return 0 if history is None else history.done + 1
 
     def discard(self) -> None:
         """Remove everything but Spark's output, so that a run begins anew. Nothing was delivered from it."""
@@ -183,7 +199,8 @@ class Checkpoint:
         except OSError as error:
             raise MachineError(f"cannot write the checkpoint {self.folder}: {error.strerror}", NOTHING_LOST) from None
 
-    def _check(self, known: dict[str, Any], now: Mapping[str, Any]) -> None:
+    def _check(self, known: dict[str, Any], now: Mapping[str, Any], from_here: bool) -> list[str]:
+        """Refuse a plan that cannot resume; returns the stages that are new and have missed records."""
         if known["pipeline"] != now["pipeline"]:
             raise ConflictError(
                 f"checkpoint {self.folder} is of pipeline {known['pipeline']!r}, not of {now['pipeline']!r}",
@@ -193,13 +210,23 @@ class Checkpoint:
             if stage in known["left"]:
                 raise ConflictError(
                     f"{stage} was removed from checkpoint {self.folder}, and has missed the records since then",
-                    f"give it another name to start it from here, or {AGAIN}",
+                    f"{AGAIN}; or give it another name, and {FROM_HERE}",
                 )
             before = known["stages"].get(stage, fingerprint)
             changed = [what for what in sorted({*before, *fingerprint}) if before.get(what) != fingerprint.get(what)]
             if changed:
                 raise self._changed(stage, changed[0], known["words"][stage], now["words"][stage])
         self._check_spark_sources(known["spark_sources"], now["spark_sources"])
+        read = {source for fingerprint in known["stages"].values() for source in sources_in(fingerprint)}
+        new = [id for id, each in now["stages"].items() if id not in known["stages"] and read & sources_in(each)]
+        if not new or not self._next_batch():
+            return []
+        if not from_here:
+            raise ConflictError(
+                f"{new[0]} is new, and checkpoint {self.folder} has already read records of its sources",
+                f"{AGAIN}; or {FROM_HERE}",
+            )
+        return new
 
     def _changed(self, stage: str, what: str, before: Mapping[str, str], now: Mapping[str, str]) -> ConflictError:
         old, new = before.get(what), now.get(what)
@@ -211,7 +238,7 @@ class Checkpoint:
             )
         return ConflictError(
             f"{stage} cannot go on from checkpoint {self.folder}: {difference}",
-            f"{AGAIN}; or give it another name to start it from here, or go back to what it was",
+            f"{AGAIN}; or go back to what it was; or give it another name, and {FROM_HERE}",
         )
 
     def _check_spark_sources(self, before: list[str], now: list[str]) -> None:

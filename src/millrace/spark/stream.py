@@ -224,6 +224,7 @@ def start(
     generation: int = 1,
     staged: bool = False,
     silent: Collection[str] = (),
+    from_here: bool = False,
     on_batch: OnBatch | None = None,
 ) -> StreamRun:
     """Run a pipeline in micro-batches, from its checkpoint if there is one.
@@ -234,7 +235,8 @@ def start(
     process within `latency`, at the speed of the micro-batches before it. Without `reports`, the run reports no offsets
     to the log. `lookups` holds the tables that have neither rows nor a file, by name. With `fuse=False` every edge is
     native, even if it could be fused. The run fills a generation of the sinks: the one in use or, if `staged`, one
-    beside it; `silent` sinks receive no answers, but their state advances.
+    beside it; `silent` sinks receive no answers, but their state advances. An output that is new to the checkpoint is
+    refused if it would miss records, unless it may start `from_here`.
     """
     promised = parse_guarantee(guarantee)
     given = scripts or {}
@@ -247,7 +249,7 @@ def start(
     with ExitStack() as held:
         lock = held.enter_context(kept.lock())
         plan = compile(pipeline, PlanSettings(shards or spark.sparkContext.defaultParallelism, fuse))
-        opened = kept.open(plan, labels_of(plan.shards), generation)
+        opened = kept.open(plan, labels_of(plan.shards), generation, from_here)
         if shards is not None and shards != len(opened.labels):
             raise _other_shards(kept, len(opened.labels), shards)
         plan = replace(plan, shards=len(opened.labels))

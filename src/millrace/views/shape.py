@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import pyarrow as pa
@@ -39,6 +39,8 @@ class ViewShape:
     """The columns that identify a row; empty if the view has at most one row."""
     merges: bool = False
     """Whether a row replaces all rows of its group with overlapping windows, because no retraction removes them."""
+    began: int | None = field(default=None, compare=False)
+    """When the view was added, in microseconds since 1970, if it has missed the records before that."""
 
     @property
     def version(self) -> Column:
@@ -74,14 +76,15 @@ class ViewShape:
     def to_json(self) -> str:
         """The shape as JSON, which `shape_from_json` reads."""
         columns = [[column.name, column.type] for column in self.columns]
-        return json.dumps({"name": self.name, "columns": columns, "key": self.key, "merges": self.merges})
+        about = {"name": self.name, "columns": columns, "key": self.key, "merges": self.merges}
+        return json.dumps(about if self.began is None else {**about, "began": self.began})
 
 
 def shape_from_json(text: str) -> ViewShape:
     """A shape, from the output of `to_json`."""
     said = json.loads(text)
     columns = Schema(tuple(Column(name, type) for name, type in said["columns"]))
-    return ViewShape(said["name"], columns, tuple(said["key"]), said["merges"])
+    return ViewShape(said["name"], columns, tuple(said["key"]), said["merges"], said.get("began"))
 
 
 def shape_of(name: str, query: Query) -> ViewShape:

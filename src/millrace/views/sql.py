@@ -214,6 +214,7 @@ class SqlStore(ABC):
                 Schema((*kept.shape.columns, kept.shape.version)),
                 kept.shape.key,
                 kept.since,
+                kept.shape.began,
             )
             for kept in served
         ]

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from millrace.model.connectors import Commit
-from millrace.model.duration import Duration
+from millrace.model.duration import Duration, to_datetime
 from millrace.model.errors import MachineError, NotFoundError, PipelineError, unknown
 from millrace.model.extra import extra
 from millrace.model.schema import Schema
@@ -74,6 +74,13 @@ class ViewInfo:
     key: tuple[str, ...]
     since: int
     """Its changes after this version are available."""
+    began: int | None = None
+    """When it was added, in microseconds since 1970, if it has missed the records before that."""
+
+    @property
+    def records_since(self) -> str | None:
+        """When it was added, as text, if it has missed the records before that."""
+        return None if self.began is None else to_datetime(self.began).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True, slots=True)
