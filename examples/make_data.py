@@ -115,18 +115,56 @@ def readings() -> dict[str, str]:
     return made
 
 
-def files(name: str, chance: Random, events: Events, until: float) -> dict[str, str]:
-    """The first file, up to a time, and the late one: what is after it, and one in twelve of those before."""
+def access() -> dict[str, str]:
+    """Five minutes of a web site; the cart fails for a while, and one line is cut off."""
+    chance, events = Random(6), Events()
+    for _ in range(400):
+        second, page = chance.uniform(0, 300), chance.choice(["/", "/search?q=tea", "/cart", "/help"])
+        fails = page == "/cart" and 90 < second < 200 and chance.random() < 0.4
+        seconds = chance.lognormvariate(-3, 0.8) + (2 if fails else 0)
+        events.append((second, {"line": access_line(chance, second, page, 503 if fails else 200, seconds)}))
+    made = files("access", chance, events, until=200, timed=False)
+    cut = json.dumps({"line": "203.0.113.9 - - [02/Mar/2026:12:01:"}) + "\n"
+    return {**made, "access.json": made["access.json"] + cut}
+
+
+def access_line(chance: Random, second: float, page: str, status: int, seconds: float) -> str:
+    """A line of an access log."""
+    at = (NOON + timedelta(seconds=int(second))).strftime("%d/%b/%Y:%H:%M:%S %z")
+    client, size = f"203.0.113.{chance.randint(1, 99)}", chance.randint(200, 9000)
+    return f'{client} - - [{at}] "GET {page} HTTP/1.1" {status} {size} {seconds:.3f}'
+
+
+def transfers() -> dict[str, str]:
+    """Transfers between eight accounts; the gateway sends some of them twice, and one without an amount."""
+    chance, made = Random(7), list[dict[str, Any]]()
+    for number in range(1, 241):
+        payer, payee = chance.sample([f"account-{each}" for each in range(1, 9)], 2)
+        made.append({"id": number, "payer": payer, "payee": payee, "cents": chance.randint(1, 500_000)})
+    first = made[:150] + chance.sample(made[:150], 12)
+    chance.shuffle(first)
+    late = made[150:] + chance.sample(made, 20)
+    chance.shuffle(late)
+    late.append({"id": 241, "payer": "account-1", "payee": "account-2"})
+    texts = {"transfers.json": first, "transfers_late.json": late}
+    return {name: "".join(json.dumps(each) + "\n" for each in records) for name, records in texts.items()}
+
+
+def files(name: str, chance: Random, events: Events, until: float, timed: bool = True) -> dict[str, str]:
+    """The first file, up to a time, and the late one: what is after it, and one in twelve of those before.
+
+    Records have the time of their event in a field, if `timed`.
+    """
     first, late = Events(), Events()
     for event in events:
         (first if event[0] < until and chance.random() > 1 / 12 else late).append(event)
-    return {f"{name}.json": lines(chance, first), f"{name}_late.json": lines(chance, late)}
+    return {f"{name}.json": lines(chance, first, timed), f"{name}_late.json": lines(chance, late, timed)}
 
 
-def lines(chance: Random, events: Events) -> str:
+def lines(chance: Random, events: Events, timed: bool) -> str:
     """Events in the order in which they arrive."""
     arrived = sorted(events, key=lambda event: event[0] + chance.uniform(0, 8))
-    return "".join(line(second, fields) for second, fields in arrived)
+    return "".join(line(second, fields) if timed else json.dumps(fields) + "\n" for second, fields in arrived)
 
 
 def line(second: float, fields: dict[str, Any]) -> str:
@@ -138,7 +176,7 @@ def line(second: float, fields: dict[str, Any]) -> str:
 def make() -> dict[str, str]:
     """What each file holds."""
     made: dict[str, str] = {}
-    for kind in (ads, plays, hashtags, page_views, payments, readings):
+    for kind in (ads, plays, hashtags, page_views, payments, readings, access, transfers):
         made |= kind()
     return made
 

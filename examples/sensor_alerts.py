@@ -8,6 +8,8 @@ a topic. From the root of the repository:
     millrace send hall_b examples/data/hall_b.json --create
     millrace run examples/sensor_alerts.py
 
+The views are in an SQLite file. For PostgreSQL, set MILLRACE_STORE=postgresql://user@host/database for all commands.
+
 It runs until Ctrl-C. In another terminal, once there are alerts, send what comes later from hall A. Hall B stays
 silent: after five seconds it is not waited for, and its minutes close with those of hall A. When both are silent, event
 time goes on with the clock.

@@ -19,14 +19,13 @@ from statistics import mean, stdev
 from typing import Any, TypeAlias
 
 import pytest
-from pyspark.sql import SparkSession
 
 from millrace.cli import app
 from millrace.eventlog.topics import Log
 from millrace.letters.box import box_of
 from millrace.running.status import all_under
-from millrace.spark import session as sessions
 from millrace.views.store import open_store
+from postgres import Postgres
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DATA = EXAMPLES / "data"
@@ -95,10 +94,8 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
 
 
 @pytest.fixture
-def on_spark(here: Path, typed: Typed, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_spark(here: Path, typed: Typed, one_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands run in this process, on the one Spark of all tests."""
-    monkeypatch.setattr(sessions, "start", lambda *_: spark)
-    monkeypatch.setattr(sessions, "stop", lambda _: None)
     monkeypatch.setattr(sys, "path", [*sys.path])  # to run a file adds its folder
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
 
@@ -118,7 +115,7 @@ def as_words(command: str) -> list[str]:
 
 
 def asked(sql: str) -> list[tuple[Any, ...]]:
-    with closing(open_store(".millrace/views.db")) as store:
+    with closing(open_store(os.environ.get("MILLRACE_STORE", ".millrace/views.db"))) as store:
         return store.query(sql).rows
 
 
@@ -303,12 +300,95 @@ def alerts() -> dict[Any, Any]:
     return found
 
 
+# --- Web logs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("on_spark")
+def test_web_logs_have_the_error_rate_and_the_95th_percentile_of_each_minute() -> None:
+    first, dead, then = blocks("web_logs")
+    do(first)
+    *_, sql = as_words(first[-1])
+    check_pages(asked(sql), requests("access"))
+    do(dead)
+    (letter,) = (letter.rejected for letter in box_of(Path(".millrace"), "web").letters())
+    assert "it is no line of an access log" in letter.reason
+    assert "web_logs.py" in letter.reason
+    do(then)
+    rows = asked(sql)
+    check_pages(rows, requests("access", "access_late"))
+    assert {row[-1] for row in rows} == {"early", "on-time", "late"}
+
+
+def requests(*files: str) -> dict[tuple[str, str], list[tuple[bool, float]]]:
+    """Whether each request failed, and how long it took, by page and minute; lines are taken apart by their spaces."""
+    found = defaultdict(list)
+    for name in files:
+        for record in (DATA / f"{name}.json").read_text().splitlines():
+            words = json.loads(record)["line"].split()
+            if len(words) == 11:
+                at = datetime.strptime(words[3], "[%d/%b/%Y:%H:%M:%S").replace(tzinfo=UTC)
+                key = words[6].split("?")[0], shown(int(at.timestamp()) // MINUTE * MINUTE)
+                found[key].append((words[8].startswith("5"), 1000 * float(words[10])))
+    return found
+
+
+def check_pages(rows: list[tuple[Any, ...]], expected: dict[tuple[str, str], list[tuple[bool, float]]]) -> None:
+    assert {row[:2] for row in rows} == expected.keys()
+    for page, start, count, errors, p95, _ in rows:
+        group = expected[page, start]
+        assert count == len(group)
+        assert errors == pytest.approx(100 * sum(failed for failed, _ in group) / len(group), abs=0.06)
+        times = sorted(ms for _, ms in group)
+        at = 0.95 * (len(times) - 1)
+        assert times[max(0, int(at) - 1)] - 1 <= p95 <= times[min(len(times) - 1, int(at) + 2)] + 1
+
+
+# --- Transfers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("on_spark")
+def test_the_total_of_all_balances_is_0_at_every_version() -> None:
+    first, then = blocks("bank_transfers")
+    versions = 0
+    for block, files in ((first, ["transfers"]), (then, ["transfers", "transfers_late"])):
+        do(block)
+        assert dict(asked("SELECT account, cents FROM balances")) == balances(*files)
+        with closing(open_store(".millrace/views.db")) as store:
+            changes = store.changes("balances", 0).to_pylist()
+        totals = Counter[int]()
+        for change in changes:
+            totals[change["version"]] += change["diff"] * change["cents"]
+        assert set(totals.values()) == {0}
+        assert len(totals) > versions
+        versions = len(totals)
+    letters = [letter.rejected for letter in box_of(Path(".millrace"), "bank").letters()]
+    assert [json.loads(letter.value or "")["id"] for letter in letters] == [241]
+
+
+def balances(*files: str) -> dict[str, int]:
+    transfers: dict[int, Record] = {}
+    for name in files:
+        for record in map(json.loads, (DATA / f"{name}.json").read_text().splitlines()):
+            if "cents" in record:
+                transfers.setdefault(record["id"], record)
+    found = Counter[str]()
+    for each in transfers.values():
+        found[each["payer"]] -= each["cents"]
+        found[each["payee"]] += each["cents"]
+    return dict(found)
+
+
 # --- Sensors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
-def test_sensors_alert_by_the_clock_and_a_silent_hall_is_not_waited_for() -> None:
+def test_sensors_alert_by_the_clock_and_a_silent_hall_is_not_waited_for(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_STORE", postgres.empty())
     (*before, run), then = blocks("sensor_alerts")
     do(before)
     ended = threading.Event()
@@ -350,7 +430,11 @@ def until(holds: Callable[[], bool]) -> None:
 
 def temperatures(hall: str = "") -> dict[Any, Any]:
     rows = asked("SELECT sensor, window_start, highest, average, spread, timing FROM temperatures")
-    return {row[:2]: row[2:] for row in rows if row[0].startswith(hall)}
+    return {
+        (row[0], row[1] if isinstance(row[1], str) else shown(int(row[1].timestamp()))): row[2:]
+        for row in rows
+        if row[0].startswith(hall)
+    }
 
 
 def measured(readings: list[Record]) -> dict[Any, Any]:
