@@ -1,5 +1,6 @@
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -9,6 +10,7 @@ import kills
 import postgres as servers
 import quick_java
 import quick_python
+from covered import first_examples
 from examples import FULL
 from killed import Answers, clean_run
 from millrace.spark import session
@@ -38,6 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Measure the coverage of random tests sparingly."""
+    return (yield from first_examples(item))
+
+
 @pytest.fixture(autouse=True)
 def nothing_goes_on() -> Iterator[None]:
     """End what a test has started and left running."""
@@ -61,10 +69,8 @@ def java_for_spark(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, java: None) -> Iterator[SparkSession]:
-    """The one Spark session of all tests."""
-    if "PYTEST_XDIST_WORKER" in os.environ:  # the processes of a run share the folder above
-        (tmp_path_factory.getbasetemp().parent / "spark session").touch(exist_ok=False)
+def spark(java: None) -> Iterator[SparkSession]:
+    """The one Spark session of all tests in this process."""
     with quick_python.started() as python:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYSPARK_PYTHON", str(python))

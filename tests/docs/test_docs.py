@@ -21,18 +21,14 @@ from millrace.model.errors import Kind
 from millrace.running.settings import Settings
 from millrace.testing.check import check
 from millrace.testing.transcript import Document
+from pages import ROOT, blocks
 
-ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 REFERENCE = ROOT / "docs" / "reference"
 """Generated when the site is built, which checks links to it (tests/docs/test_site.py)."""
 PAGES = [page for page in PAGES if not page.is_relative_to(REFERENCE)]
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def without_spark(page: Path) -> list[str]:
@@ -63,30 +59,6 @@ def test_what_a_page_says_is_printed_is_printed(page: str, tmp_path: Path, monke
         charts = names["charts"]
         assert isinstance(charts, millrace.Pipeline)
         assert str(charts) == text.strip()
-
-
-@pytest.mark.spark
-def test_the_running_page(tmp_path: Path) -> None:
-    """What it says is printed, by the commands that it names, over the files that it shows."""
-    page = ROOT / "docs" / "running.md"
-    (tmp_path / "plays.json").write_text(blocks(page, "json")[0])
-    pipeline, snippet = blocks(page, "python")
-    (tmp_path / "charts.py").write_text(pipeline)
-    (tmp_path / "snippet.py").write_text(snippet)
-    flow, printed = blocks(page, "text")
-
-    def ran(*command: str) -> str:
-        done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert ran("-m", "millrace", "explain", "charts.py") == flow
-    shown = blocks(page, "console")[0].splitlines()
-    for line in (line for line in shown if line.startswith("$ millrace ")):
-        printed_last = ran("-m", *shlex.split(line.removeprefix("$ ")))
-    assert printed_last.splitlines() == [line for line in shown if not line.startswith("$ ")]
-    assert "ms is not BIGINT" in ran("-m", "millrace", "dead", "list", "charts")
-    assert ran("snippet.py") == printed
 
 
 @pytest.mark.spark
@@ -134,33 +106,6 @@ def test_the_python_page(tmp_path: Path) -> None:
         ran("-m", *shlex.split(line.removeprefix("$ ")))
     (tmp_path / "page.py").write_text("".join(blocks(page, "python")))
     assert ran("page.py") == "".join(blocks(page, "text"))
-
-
-@pytest.mark.spark
-def test_the_tutorial(tmp_path: Path) -> None:
-    """Every command prints what the page shows below it; the bash of a reader finds this Millrace."""
-    bin = tmp_path / "bin"
-    bin.mkdir()
-    (bin / "millrace").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m millrace "$@"\n')
-    (bin / "millrace").chmod(0o755)
-    environment = {**os.environ, "PATH": f"{bin}{os.pathsep}{os.environ['PATH']}"}
-    folder = tmp_path / "work"
-    folder.mkdir()
-    commands = [
-        each.partition("\n")
-        for block in blocks(ROOT / "docs" / "tutorial.md", "console")
-        for each in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
-    ]
-    assert len(commands) > 10
-    for command, _, shown in commands:
-        if command.startswith("cd "):
-            folder /= command.removeprefix("cd ")
-            continue
-        done = subprocess.run(
-            ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-        assert done.stdout == shown, command
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

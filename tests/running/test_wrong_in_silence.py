@@ -8,7 +8,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import chdir, closing
 from pathlib import Path
 
 import pytest
@@ -31,15 +31,24 @@ charts = Pipeline("charts", {"counts": hourly.accumulating().aggregate(n=agg.cou
 LOG, STORE, CHECKPOINT = Path(".millrace/log.db"), Path(".millrace/views.db"), Path(".millrace/charts")
 
 
+@pytest.fixture(scope="module")
+def made(one_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that has run twice, on the one Spark of all tests."""
+    folder = tmp_path_factory.mktemp("made")
+    with chdir(folder):
+        Path("charts.py").write_text(PIPELINE)
+        typed("topics", "create", "plays")
+        for keys in ("ab", "bc"):
+            send(keys)
+            typed("run", "charts.py", "--until-caught-up")
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, one_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A project in the working folder that has run twice, on the one Spark of all tests."""
+def project(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of the project, as the working folder."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    Path("charts.py").write_text(PIPELINE)
-    typed("topics", "create", "plays")
-    for keys in ("ab", "bc"):
-        send(keys)
-        typed("run", "charts.py", "--until-caught-up")
 
 
 def typed(*command: str) -> str:

@@ -27,6 +27,10 @@ class ByFixture(LoadScopeScheduling):  # type: ignore[misc]
 
 @cache
 def shared_by(file: Path) -> str | None:
-    """The group of a file of tests; None if it shares nothing."""
+    """The group of a file of tests; None if it shares nothing.
+
+    Tests on Spark are two groups of about the same duration, so that each process has a session.
+    """
     text = file.read_text(encoding="utf-8")
-    return next((group for group, asks in _SHARED.items() if re.search(asks, text)), None)
+    group = next((group for group, asks in _SHARED.items() if re.search(asks, text)), None)
+    return f"spark, tests/{'spark' if file.parent.name == 'spark' else 'others'}" if group == "spark" else group
