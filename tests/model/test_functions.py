@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.classic.column import Column
 
 from millrace import Pipeline, PipelineError, agg, memory, punctuated, to_files, window
 from millrace.model.applied import Applied, apply
@@ -319,7 +318,6 @@ def test_the_schema_must_keep_what_the_event_time_needs() -> None:
         (lambda: EVENTS.map(len, SHORT, over="polars"), "unknown over= of map() 'polars' (known: rows, arrow, pandas)"),
         (lambda: EVENTS.filter("ms > 3"), "filter() takes a function; write where('ms > 3') for an SQL condition"),  # type: ignore[arg-type]
         (lambda: EVENTS.where(lambda row: True), "not the function <lambda>; pass a function to filter() or map()"),  # type: ignore[arg-type]
-        (lambda: EVENTS.where(Column(_Java())), "not Column<'(ms > 3)'>; write it as SQL in a string"),  # type: ignore[arg-type]
         (
             lambda: EVENTS.where("loud9(user)"),
             "'loud9'; use a function of Spark SQL, or pass a Python function to map()",
@@ -339,13 +337,6 @@ def test_mistakes_are_refused_when_a_pipeline_is_built(build: Callable[[], Strea
     with pytest.raises(PipelineError) as refused:
         build()
     assert says in str(refused.value)
-
-
-class _Java:
-    """A Spark Column holds an object of Java, which needs a session."""
-
-    def toString(self) -> str:  # noqa: N802
-        return "(ms > 3)"
 
 
 async def a_coroutine(row: Row) -> bool:

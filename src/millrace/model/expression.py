@@ -7,6 +7,7 @@ translates it to DuckDB's SQL; Spark gets the text. An expression that only Spar
 import re
 from dataclasses import dataclass, field
 from inspect import isfunction
+from typing import TYPE_CHECKING, TypeAlias
 
 from sqlglot import exp
 
@@ -19,6 +20,11 @@ from millrace.model.resolve import resolve
 from millrace.model.schema import DIALECT, UNKNOWN, Column, Schema
 from millrace.model.typed import Call, Case, Node, children, is_constant
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+
+RowSql: TypeAlias = "str | SparkColumn"
+"""A row expression as users write it: SQL, or a `Column` of Spark's."""
 _REFUSED: tuple[tuple[type[exp.Expr], str, str], ...] = (
     (exp.AggFunc, "aggregates rows", "pass it to .aggregate(...)"),
     (exp.Window, "reads other rows", "use only columns of the same row"),
@@ -51,14 +57,18 @@ class Expression:
         return self.sql
 
 
-def parse_expression(sql: str, schema: Schema) -> Expression:
-    """Parse an expression over these columns; an invalid one is refused with the reason."""
+def parse_expression(sql: RowSql, schema: Schema) -> Expression:
+    """Parse SQL, or a `Column` of Spark's, over these columns; an invalid expression is refused with the reason."""
     if not isinstance(sql, str):
         needed = "a row expression must be a string of SQL, such as 'ms >= 30000'"
         if isfunction(sql):
             raise refuse(f"{needed}, not the function {sql.__name__}", advice="pass a function to filter() or map()")
-        is_column = type(sql).__name__ == "Column" and type(sql).__module__.startswith("pyspark.")
-        raise refuse(f"{needed}, not {shown(sql)}", advice="write it as SQL in a string" if is_column else None)
+        if not (type(sql).__name__ == "Column" and type(sql).__module__.startswith("pyspark.")):
+            raise refuse(f"{needed}, not {shown(sql)}")
+        # The model does not depend on Spark; a user who has a Column has imported it.
+        from millrace.spark.columns import sql_of
+
+        sql = sql_of(sql, schema)
     tree = read_expression(sql)
     generator = _GENERATORS.search(sql)
     if generator is not None:

@@ -12,7 +12,7 @@ from millrace.model.clock import ahead_reason, is_ahead
 from millrace.model.connectors import CustomSource
 from millrace.model.duration import Duration, parse_duration, parse_positive
 from millrace.model.errors import Place, caller, refuse, refuse_unknown, shown, unknown
-from millrace.model.expression import Expression, named, parse_expression
+from millrace.model.expression import Expression, RowSql, named, parse_expression
 from millrace.model.function import Function, checked
 from millrace.model.nested import ArrayType, MapType, nested
 from millrace.model.schema import UNKNOWN, Column, Schema, parse_schema
@@ -38,14 +38,14 @@ class Stream:
     schema: Schema
     place: Place
 
-    def where(self, condition: str) -> "Where":
-        """Keep the rows for which the SQL condition holds."""
+    def where(self, condition: RowSql) -> "Where":
+        """Keep the rows for which the condition holds: SQL, or a `Column` of Spark's."""
         expression = parse_expression(condition, self.schema)
         if expression.type not in ("BOOLEAN", UNKNOWN):
             raise refuse(f"where({condition!r}) needs a condition, but this is {expression.type}")
         return Where(self, expression, self.schema, caller())
 
-    def select(self, /, *names: str, **columns: str) -> "Select":
+    def select(self, /, *names: str, **columns: RowSql) -> "Select":
         """Keep only these columns and computed ones: `select("user", seconds="ms / 1000")`."""
         chosen = {name: parse_expression(f"`{name}`", Schema((self._column(name),))) for name in names}
         for name, sql in columns.items():
@@ -58,7 +58,7 @@ class Stream:
         schema = Schema(tuple(named(name, expression) for name, expression in chosen.items()))
         return Select(self, tuple(chosen.items()), schema, caller())
 
-    def with_columns(self, /, *unnamed: str, **columns: str) -> "WithColumns":
+    def with_columns(self, /, *unnamed: str, **columns: RowSql) -> "WithColumns":
         """Add or replace columns: `with_columns(seconds="ms / 1000")`."""
         if unnamed:
             raise refuse("a computed column needs a name", advice=f"write with_columns(x={unnamed[0]!r})")

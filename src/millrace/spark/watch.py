@@ -11,9 +11,9 @@ _LONGEST = 0.5
 _BLIND = 0.05
 """The longest wait if a source cannot tell cheaply whether it has input."""
 _STEPS = (0.01, 0.03)
-"""The shortest and the longest time in seconds between two checks of the stamps: at first as between two looks of Spark.
+"""The shortest and the longest time in seconds between two checks of the stamps.
 
-A check takes a tenth of a millisecond of CPU.
+The shortest is that between two looks of Spark. A check takes a tenth of a millisecond of CPU.
 """
 
 
