@@ -17,6 +17,9 @@ from typer.testing import CliRunner
 from millrace.cli import app
 from millrace.client.result import Result
 from millrace.eventlog.topics import Log
+from millrace.letters.box import box_of
+from millrace.letters.letter import LetterSource, Rejected
+from millrace.model.schema import parse_schema
 from millrace.running.shown import RunDisplay, RunDisplays
 
 RED, TITLE = "\x1b[31mred", "\x9d0;title\x9c"
@@ -30,6 +33,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with closing(Log(tmp_path / ".millrace" / "log.db")) as log:
         log.create("plays")
         log.append("plays", [f"{RED}{TITLE}\ttab"])
+        source = LetterSource("plays", "log", parse_schema("user STRING"), ("view v",), log.uid_of("plays"))
+    box = box_of(tmp_path / ".millrace", "charts")
+    box.put(
+        [Rejected("plays", "plays/0", 0, 0, None, "bad", f"bad: {RED}", None, RED + TITLE)],
+        {"plays": source},
+        "c",
+        0,
+        1,
+    )
+    box.serve("c", {"plays": source}, lambda rejected, uid: False)
     with closing(sqlite3.connect(tmp_path / ".millrace" / "views.db")) as store:
         store.execute("CREATE TABLE some (a)")
     return tmp_path
@@ -64,8 +77,10 @@ def piped(*command: str) -> str:
         ["query", SQL, "--format", "json"],
         ["tail", "plays"],
         ["tail", "plays", "--whole"],
+        ["dead", "show", "charts"],
+        ["dead", "show", "charts", "--values"],
     ],
-    ids=["table", "csv", "json", "tail", "whole"],
+    ids=["table", "csv", "json", "tail", "whole", "letters", "letter values"],
 )
 def test_a_terminal_gets_no_control_characters_of_values(command: list[str]) -> None:
     written = on_terminal(*command)
@@ -77,6 +92,7 @@ def test_a_terminal_gets_no_control_characters_of_values(command: list[str]) -> 
 def test_a_program_gets_values_as_they_are() -> None:
     assert piped("query", SQL, "--format", "csv") == f"\x1b[1mcolour\n{RED}{TITLE}\n"
     assert json.loads(piped("query", SQL, "--format", "json")) == {"\x1b[1mcolour": RED + TITLE}
+    assert piped("dead", "show", "charts", "--values") == f"{RED}{TITLE}\n"
     assert piped("tail", "plays") == f"{RED}{TITLE}\ttab\n"
     assert json.loads(piped("tail", "plays", "--whole"))["value"] == f"{RED}{TITLE}\ttab"
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from millrace.cli.options import LOG, LogPath, plain_mistakes
-from millrace.cli.shown import show
+from millrace.cli.shown import for_output, show
 from millrace.eventlog.topics import Log
 from millrace.letters.box import LetterBox, find_box
 from millrace.letters.editing import edited, to_edit
@@ -69,7 +69,7 @@ def show_(
         if values:
             for letter in box.letters(chosen):
                 if letter.text is not None:
-                    typer.echo(letter.text)
+                    typer.echo(for_output(letter.text), color=True)
             return
         found = letters_of(box, chosen, limit)
         if not len(found) and format == "table":
