@@ -89,25 +89,6 @@ def test_the_readme(tmp_path: Path) -> None:
     assert "Millstream" in ran(tmp_path / "charts", "page.py")
 
 
-@pytest.mark.spark
-def test_the_python_page(tmp_path: Path) -> None:
-    """Its programs, run as one, print what it says they print."""
-    page = ROOT / "docs" / "python.md"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-
-    def ran(*command: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=300, env=environment
-        )
-        assert (done.returncode, done.stderr) == (0, ""), done.stderr
-        return done.stdout
-
-    for line in blocks(page, "console")[0].splitlines():
-        ran("-m", *shlex.split(line.removeprefix("$ ")))
-    (tmp_path / "page.py").write_text("".join(blocks(page, "python")))
-    assert ran("page.py") == "".join(blocks(page, "text"))
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_transcripts_pass(page: Path) -> None:
     for text in blocks(page, "yaml"):

@@ -1,15 +1,16 @@
 """Pages that are one session: their commands print what the pages show."""
 
 import re
+import runpy
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from millrace.cli import app
+from millrace.spark import session
 from pages import ROOT, blocks
 
 
@@ -41,7 +42,9 @@ def test_the_tutorial(tmp_path: Path, one_spark: None, monkeypatch: pytest.Monke
 
 
 @pytest.mark.spark
-def test_the_running_page(tmp_path: Path, one_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_running_page(
+    tmp_path: Path, one_spark: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What it says is printed, by the commands that it names, over the files that it shows."""
     monkeypatch.chdir(tmp_path)
     page = ROOT / "docs" / "running.md"
@@ -57,5 +60,23 @@ def test_the_running_page(tmp_path: Path, one_spark: None, monkeypatch: pytest.M
         printed_last = printed_by(line.removeprefix("$ "))
     assert printed_last.splitlines() == [line for line in shown if not line.startswith("$ ")]
     assert "ms is not BIGINT" in printed_by("millrace dead list charts")
-    done = subprocess.run([sys.executable, "snippet.py"], capture_output=True, text=True, timeout=300, check=True)
-    assert done.stdout == printed
+    monkeypatch.setattr(session, "is_active", lambda: False)  # as in a program that has started no Spark
+    capsys.readouterr()
+    runpy.run_path("snippet.py", run_name="__main__")
+    assert capsys.readouterr().out == printed
+
+
+@pytest.mark.spark
+def test_the_python_page(
+    tmp_path: Path, one_spark: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its programs, run as one, print what it says they print."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session, "is_active", lambda: False)  # as in a program that has started no Spark
+    page = ROOT / "docs" / "python.md"
+    for line in blocks(page, "console")[0].splitlines():
+        printed_by(line.removeprefix("$ "))
+    Path("page.py").write_text("".join(blocks(page, "python")))
+    capsys.readouterr()
+    runpy.run_path("page.py", run_name="__main__")
+    assert capsys.readouterr().out == "".join(blocks(page, "text"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from killed import Answers, prepared, start, written
-from kills import PATIENCE, held_at, kill
+from kills import PATIENCE, Process, held_at, kill
 from millrace.spark.crash import POINTS
 from millrace.spark.writers import Guarantee
 
@@ -29,6 +29,19 @@ def kill_at(point: str, pipeline: Path, guarantee: str, count: int = 3) -> bool:
     return True
 
 
+def kill_workers(process: Process, kills: int) -> None:
+    """Kill Python workers at random while a process runs."""
+    draw = random.Random(13)
+    assert process.wait_for_batches(1)
+    while kills and not process.is_over():
+        workers = process.workers()
+        if workers:
+            kill(draw.choice(workers))
+            kills -= 1
+        time.sleep(draw.uniform(0.0, 0.2))
+    assert kills == 0
+
+
 def test_exactly_once_is_the_clean_run_byte_for_byte(tmp_path: Path, clean: Answers) -> None:
     pipeline = prepared(tmp_path / "pipeline")
     killed = [kill_at(point, pipeline, Guarantee.EXACTLY_ONCE) for point in POINTS]
@@ -39,7 +52,9 @@ def test_exactly_once_is_the_clean_run_byte_for_byte(tmp_path: Path, clean: Answ
         if process.wait_for_batches(1):
             time.sleep(draw.uniform(0, 0.8))
             process.kill()
-    start(pipeline, Guarantee.EXACTLY_ONCE).wait()
+    process = start(pipeline, Guarantee.EXACTLY_ONCE)
+    kill_workers(process, 40)  # which are replaced
+    process.wait()
     assert written(pipeline) == clean
 
 
@@ -88,20 +103,3 @@ def test_a_run_that_is_told_to_end_has_committed_what_it_began(tmp_path: Path, c
     ), "nothing is missing, and nothing was written again"  # fmt: skip
     assert answers.letters == clean.letters
     assert sorted(answers.files.values()) == sorted(clean.files.values())  # each attempt names its files anew
-
-
-def test_workers_that_die_are_replaced_and_nothing_is_lost_or_twice(tmp_path: Path, clean: Answers) -> None:
-    pipeline = prepared(tmp_path / "pipeline")
-    draw = random.Random(13)
-    process = start(pipeline, Guarantee.EXACTLY_ONCE)
-    assert process.wait_for_batches(1)
-    kills = 0
-    while kills < 40 and not process.is_over():
-        workers = process.workers()
-        if workers:
-            kill(draw.choice(workers))
-            kills += 1
-        time.sleep(draw.uniform(0.0, 0.2))
-    process.wait()
-    assert kills == 40
-    assert written(pipeline) == clean
