@@ -33,11 +33,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFixture
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark who takes the Spark session, so that `make quick` cannot start Spark by mistake."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark who takes the Spark session, so that `make quick` cannot start Spark by mistake.
+
+    Where tests run in several processes, those that start Spark come first: a long test at the end would run alone.
+    """
     for item in items:
         if {"spark", "millrace_spark"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
+    if hasattr(config, "workerinput"):  # a process of xdist
+        items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
 @pytest.hookimpl(wrapper=True)
