@@ -1,5 +1,6 @@
 """A bundle comes to the same whether it is decoded and aggregated at once, or record by record looked at."""
 
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from examples import examples
 from millrace import agg, memory, table, window
+from millrace.model.duration import SECOND, to_datetime, to_instant
 from millrace.model.query import Query
 from millrace.model.stream import Stream
 from millrace.model.watermark import Seen
@@ -37,6 +40,7 @@ OUTPUTS: dict[str, Query | Stream] = {
     .group_by("name").window(window.fixed("10s")).aggregate(all=agg.count()),
 }  # fmt: skip
 
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NO_TEXTS = pa.array([], pa.string())
 
 fields = st.fixed_dictionaries(
@@ -86,6 +90,35 @@ def read(output: str, texts: list[str | None], at_once: bool) -> tuple[Any, Seen
 @example(["[]", good(1)])
 def test_at_once_or_not_is_the_same(name: str, texts: list[str | None]) -> None:
     assert read(name, texts, at_once=True) == read(name, texts, at_once=False)
+
+
+HOUR = 3_600 * SECOND
+logged_events = st.tuples(st.sampled_from([0, 1, 30, 90]), st.sampled_from([-1, 0, 23, 24, 25, 72]))
+"""When a record was logged, and how far ahead of that its event was, in hours."""
+
+
+@pytest.mark.parametrize("name", ["counts", "only times", "a table"])
+@examples(30)
+@given(st.lists(st.lists(logged_events, min_size=1, max_size=3), min_size=1, max_size=4))
+@example([[(0, 0)], [(0, 0), (0, 25)], [(0, 0)]])
+@example([[(0, 0), (90, 0)], [(0, 72)]])
+def test_events_ahead_of_their_log_time_are_found_at_once_or_not(
+    name: str, bundles: list[list[tuple[int, int]]]
+) -> None:
+    found = []
+    for at_once in (True, False):
+        reading, sent, letters = Reading([(0, stage_of("output", OUTPUTS[name]))], SOURCE, {}), Sent(), []
+        for events in bundles:
+            logged = [to_instant(NOON) + hours * HOUR for hours, _ in events]
+            at = [to_datetime(instant + ahead * HOUR) for instant, (_, ahead) in zip(logged, events, strict=True)]
+            texts = [f'{{"k": "a", "kind": "view", "n": 1, "at": "{each:%Y-%m-%dT%H:%M:%SZ}"}}' for each in at]
+            reading._is_clean = at_once
+            given = Bundle("here", np.arange(len(texts)), pa.array(texts, pa.string()), logged=np.array(logged))
+            letters += reading.take(given, None, {0: sent})  # type: ignore[arg-type]
+        made = [row for table in sent.rows for row in table.to_pylist()]
+        found.append((sorted(made, key=repr), sent.seen.get(0), letters))
+    assert found[0] == found[1]
+    assert len(found[0][2]) == sum(ahead > 24 for events in bundles for _, ahead in events)
 
 
 @pytest.mark.parametrize("name", ["always the same", "only counted", "counts", "rows"])

@@ -7,13 +7,14 @@ rows for which an expression has no value, become dead letters; the others are p
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millrace.edge.connection import ROW_ERRORS, ROW_NUMBER
 from millrace.edge.decode import JsonDecoder, Misfit, look_like_objects
@@ -23,7 +24,7 @@ from millrace.edge.taken import Taken
 from millrace.formats.texts import SPACES
 from millrace.model.arrow import arrow_type
 from millrace.model.query import Query
-from millrace.model.stream import Source, event_times, sources
+from millrace.model.stream import EventTime, Source, Stream, event_times, sources
 from millrace.model.watermark import Seen
 from millrace.model.window import Custom
 from millrace.panes.advance import Panes
@@ -215,9 +216,12 @@ class Taker:
         self.number, self._output = number, stage.id
         of = stage.of if stage.dedup is None else stage.dedup.above
         logged = stage.dedup is not None and stage.dedup.needs_log_times
-        self._compile = partial(Fused, of, source, tables, ordered=stage.dedup is not None, logged=logged)
-        self._fused = self._compile()
+        ordered = stage.dedup is not None
+        self._of, self._compile = of, partial(Fused, source=source, tables=tables, ordered=ordered, logged=logged)
+        self._fused = self._compile(of)
         self._from_texts: Fused | None = None
+        self._ahead = _guard_of(of)
+        """How far ahead of the log time an event may be, while no record so far may have been further; then None."""
         node = self._fused.event_time
         nodes = [id(each) for each in event_times(stage.stream)]
         self._node = None if node is None else nodes.index(id(node))
@@ -252,18 +256,27 @@ class Taker:
         if not self._fused.is_one_statement:
             return False
         if self._from_texts is None:
-            self._from_texts = self._compile(decoded=decoder.sure(self._fused.hidden))
-        records = pa.table({"value": texts, LOGGED: logged})
+            self._from_texts = self._compiled_for_texts(decoder)
+        records = pa.table({"value": texts} if self._ahead is not None else {"value": texts, LOGGED: logged})
         if not self._from_texts.decodes_all(records):
             return False
         try:
             taken = self._from_texts.take(records)
         except ROW_ERRORS:
             return False
+        newest = max(taken.seen.newest, taken.seen.closed)
+        if self._ahead is not None and newest - self._ahead > pc.min(logged).as_py():
+            self._ahead = self._from_texts = None  # from now on, the statement looks at each record
+            return self.take_texts(texts, logged, decoder, sent)
         # If a joined table has no matching row, DuckDB may not read all records, so not all were checked.
         if taken.timeless or taken.bad or (self._from_texts.has_tables and not len(taken.rows)):
             return False
         return self._add(taken, sent, None)
+
+    def _compiled_for_texts(self, decoder: JsonDecoder) -> Fused:
+        """The statement over texts. It compares event times with log times only if one may be too far ahead."""
+        of = self._of if self._ahead is None else _unguarded(self._of)
+        return self._compile(of, decoded=decoder.sure(self._compile(of).hidden))
 
     def _add(self, taken: Taken, sent: Sent, letters: Letters | None) -> bool:
         """Add a result; False, with nothing added, if a row must become a dead letter but `letters` is None."""
@@ -283,6 +296,17 @@ class Taker:
     def _see(self, seen: Seen, sent: Sent) -> None:
         if self._node is not None:
             sent.seen[self._node] = sent.seen.get(self._node, Seen()) + seen
+
+
+def _guard_of(of: Query | Stream) -> int | None:
+    """How far ahead of the log time the events of a query may be, if its statement also returns the newest event."""
+    return of.stream.ahead if isinstance(of, Query) and isinstance(of.stream, EventTime) else None
+
+
+def _unguarded(of: Query | Stream) -> Query:
+    assert isinstance(of, Query)
+    assert isinstance(of.stream, EventTime)
+    return replace(of, stream=replace(of.stream, ahead=None))
 
 
 def decoded(decoder: RecordDecoder, letters: Letters) -> tuple[pa.Table, npt.NDArray[np.int64]]:
