@@ -61,10 +61,11 @@ clean:  ## Remove everything that make made.
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf src/*.egg-info
 
+# A package that another one requires with an extra is locked with it: otherwise pip would try its newest version.
 lock: $(READY)  ## Choose the newest versions that pyproject.toml allows.
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --extra all --group dev --group docs --universal --python-version 3.11 --upgrade \
-		--generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements.lock
+		--generate-hashes --no-emit-index-url --no-strip-extras --no-header --quiet --output-file requirements.lock
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
