@@ -119,9 +119,9 @@ def test_the_wheel_runs_a_pipeline_in_an_empty_environment(tmp_path: Path) -> No
     venv.create(tmp_path / "venv", with_pip=True)
     bin = tmp_path / "venv" / "bin"
     versions = tmp_path / "versions.txt"
-    # The versions without their hashes: with one hash, pip wants one for the wheel, too.
-    pinned = re.findall(r"^[^\s#]+==[^\\\n]*", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
-    versions.write_text("\n".join(pinned) + "\n")
+    # The versions without their hashes: with one hash, pip wants one for the wheel, too. Constraints have no extras.
+    pinned = re.findall(r"^([^\s#\[]+)(?:\[.*?\])?(==[^\\\n]*)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    versions.write_text("".join(f"{name}{version}\n" for name, version in pinned))
     environment = {key: value for key, value in os.environ.items() if key not in (*quick_java.SET, "PYTHONPATH")}
     environment["JAVA_HOME"] = str(tmp_path / "no-java")
 
