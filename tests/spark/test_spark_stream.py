@@ -489,12 +489,17 @@ def test_a_run_that_is_stopped_does_what_it_began_and_nothing_more(spark: SparkS
     assert again[0] == 2, "it goes on where it was"
 
 
-def test_a_micro_batch_that_does_not_end_is_cut_off_and_run_again(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("interrupts", [True, False], ids=["interrupted", "the interrupt is lost"])
+def test_a_micro_batch_that_does_not_end_is_cut_off_and_run_again(
+    interrupts: bool, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, go, _ = held_by_its_sink(spark, tmp_path)
+    if not interrupts:
+        monkeypatch.setattr(run.query, "stop", lambda: None)
     run.stop(patience=0.1)
-    assert not (tmp_path / "checkpoint" / "spark" / "commits" / "1").exists()
     go.set()
-    run.wait(60)
+    assert run.wait(60)
+    assert not (tmp_path / "checkpoint" / "spark" / "commits" / "1").exists()
     run, go, calls = held_by_its_sink(spark, tmp_path)
     go.set()
     run.stop()

@@ -10,10 +10,10 @@ _LONGEST = 0.5
 """The longest wait in seconds. Spark cannot stop the stream during a wait."""
 _BLIND = 0.05
 """The longest wait if a source cannot tell cheaply whether it has input."""
-_STEPS = (0.01, 0.03)
-"""The shortest and the longest time in seconds between two checks of the stamps.
+_STEP = 0.01
+"""The least time in seconds between two checks of the stamps, as between two looks of Spark.
 
-The shortest is that between two looks of Spark. A check takes a tenth of a millisecond of CPU.
+In long waits there is more between them, because each takes a tenth of a millisecond of CPU.
 """
 
 
@@ -40,8 +40,7 @@ class Watch:
         self._idle_since = now if self._idle_since is None else self._idle_since
         longest = _BLIND if None in self._before else _LONGEST
         length = min((now - self._idle_since) * _SHARE, longest, *([] if until_due is None else [until_due]))
-        shortest, slowest = _STEPS
-        step = min(max(length * _SHARE, shortest), slowest)
+        step = max(length * _SHARE, _STEP)
         while self._now() == self._before and (left := now + length - time.monotonic()) > 0:
             time.sleep(min(left, step))
 
