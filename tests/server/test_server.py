@@ -278,3 +278,28 @@ def test_the_server_is_a_command_and_what_it_acknowledged_survives_its_death(log
         server.wait()
     assert [value["n"] for value in values(log)].count(19) == 1
     assert len(values(log)) == 20
+
+
+def test_the_newest_records_of_a_topic(client: TestClient, log: Log) -> None:
+    for number in range(6):
+        log.append("plays", [f'{{"n": {number}}}'], [f"k{number}"])
+    found = client.get("/topics/plays/records?last=4").json()
+    assert [json.loads(record["value"])["n"] for record in found["records"]] == [2, 3, 4, 5]
+    assert [record["key"] for record in found["records"]] == ["k2", "k3", "k4", "k5"]
+    parts = {record["partition"] for record in client.get("/topics/plays/records?partition=1").json()["records"]}
+    assert parts == {1}
+    held = client.get("/topics/plays/records", params={"contains": '"n": 3'}).json()
+    assert (held["scanned"], [record["key"] for record in held["records"]]) == (6, ["k3"])
+    assert client.get("/topics/plays/records?contains=k5").json()["records"][0]["value"] == '{"n": 5}'
+    assert client.get("/topics/plays/records?contains=nothing").json()["records"] == []
+    for wrong, status in (("play/records", 404), ("plays/records?partition=2", 404), ("plays/records?last=0", 422)):
+        assert client.get(f"/topics/{wrong}").status_code == status, wrong
+
+
+def test_the_history_of_a_view(client: TestClient) -> None:
+    found = client.get("/views/hourly/history?track=Eddy").json()["changes"]
+    assert [(row["track"], row["plays"], row["diff"], row["version"]) for row in found] == [("Eddy", 7, 1, 1)]
+    assert found[0]["committed"].startswith("20")
+    assert len(client.get("/views/hourly/history?limit=2").json()["changes"]) == 2
+    refused = client.get("/views/hourly/history?order=track")
+    assert (refused.status_code, "leave order and offset out" in refused.json()["error"]) == (400, True)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from millrace.running.status import all_under, described, note
 from millrace.running.waiting import Waiting
 from millrace.server.app import make_app
 from millrace.spark.progress import BatchProgress, PartProgress
+from millrace.spark.recent import Recent, write_flow
 from millrace.views.store import open_store
 
 ROOT = Path(__file__).parents[2]
@@ -103,6 +105,23 @@ def test_a_server_tells_the_status_of_pipelines_and_its_own(server: httpx.Client
     refused = server.get("/pipelines/chart")
     assert refused.status_code == 404
     assert "did you mean 'charts'?" in refused.json()["error"]
+
+
+def test_the_flow_and_the_recent_micro_batches_are_those_of_the_checkpoint_in_use(
+    server: httpx.Client, folder: Path
+) -> None:
+    assert server.get("/pipelines/charts/flow").json() == {"steps": [], "lines": []}
+    flow = {"steps": [{"verb": "source", "detail": "log plays", "source": "plays", "output": None}], "lines": []}
+    write_flow(folder / "charts@2", flow)
+    assert server.get("/pipelines/charts/flow").json() == flow
+    for checkpoint, number in (("charts", 1), ("charts@2", 41), ("charts@2", 42)):
+        Recent(folder / checkpoint).add(replace(PROGRESS, batch=number), 2_000.0)
+    found = server.get("/pipelines/charts/progress").json()
+    assert (found["checkpoint"], [each["batch"] for each in found["batches"]]) == ("charts@2", [41, 42])
+    assert found["batches"][0]["phases"] == {"run": 0.4}
+    assert len(server.get("/pipelines/charts/progress?since=41").json()["batches"]) == 1
+    assert server.get("/pipelines/odd/progress").json()["batches"] == []
+    assert server.get("/pipelines/nope/flow").status_code == 404
 
 
 def test_the_metrics_are_those_of_the_status(server: httpx.Client) -> None:

@@ -898,3 +898,20 @@ def test_one_run_at_a_time_writes_to_the_views_of_a_pipeline(make: Make) -> None
                 pass
         with other.claim("charts", 1):  # the first run has ended
             pass
+
+
+def test_the_history_of_a_row_has_its_answers_and_corrections_with_their_times(store: Store) -> None:
+    before = datetime.now(UTC)
+    commit(store, 0, (1, hour("a", 1)), (1, hour("b", 1)), (1, hour("a", 5, NOON + HOUR)))
+    commit(store, 1, (-1, hour("a", 1)), (1, hour("a", 2, timing="late", index=1)))
+    commit(store, 2, (-1, hour("a", 2)))
+    found = store.history("hourly", [("k", "=", "a"), ("window_start", "=", NOON)]).to_pylist()
+    assert [(row["version"], row["diff"], row["n"], row["timing"]) for row in found] == [
+        (1, 1, 1, "early"), (2, -1, 1, "early"), (2, 1, 2, "late"), (3, -1, 2, "late"),
+    ]  # fmt: skip
+    times = [row["committed"] for row in found]
+    assert times == sorted(times)
+    assert before <= times[0] <= times[-1] <= datetime.now(UTC)
+    assert [row["version"] for row in store.history("hourly", [("k", "=", "a")], last=2).to_pylist()] == [2, 3]
+    with pytest.raises(PipelineError, match="unknown column 'nope'"):
+        store.history("hourly", [("nope", "=", 1)])

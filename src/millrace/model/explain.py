@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from millrace.model.duration import format_duration
 from millrace.model.operators import operator_of
 from millrace.model.query import Query
-from millrace.model.stream import Stream, parents
+from millrace.model.stream import Source, Stream, parents
 from millrace.model.trigger import may_finish
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ class Step:
     verb: str
     detail: str
     inputs: tuple["Step", ...] = ()
+    source: str | None = None
+    """The name of the source, if it is one."""
 
 
 def steps(pipeline: "Pipeline") -> tuple[Step, ...]:
@@ -54,7 +56,8 @@ def _of(node: Stream | Query) -> Step:
     if isinstance(node, Query):
         return _of_query(node)
     operator = operator_of(node)
-    return Step(operator.verb, operator.detail, tuple(map(_of, parents(node))))
+    source = node.name if isinstance(node, Source) else None
+    return Step(operator.verb, operator.detail, tuple(map(_of, parents(node))), source)
 
 
 def _of_query(query: Query) -> Step:

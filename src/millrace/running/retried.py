@@ -53,7 +53,7 @@ class RetriedStream:
         self._pipeline, self._home, self._how, self._lease = pipeline, home, how, lease
         self._on_batch, self._on_wait = on_batch, on_wait
         self._patience = parse_duration(how.retry, "retry") / SECOND
-        self._report = Report(pipeline.name)
+        self._report = Report(pipeline)
         self._held = ExitStack()
         self._stream: StreamRun | None = None
         """The running stream; None while the run waits."""

@@ -13,12 +13,15 @@ from typing import Any
 
 from millrace.eventlog.sealed import sealed, unsealed
 from millrace.model.duration import to_datetime
+from millrace.model.pipeline import Pipeline
+from millrace.plan.flow import flow_of
 from millrace.running.health import Health
 from millrace.running.totals import Totals
 from millrace.running.waiting import Waiting
 from millrace.sources.skipped import read_skipped
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.progress import BatchProgress, clock_notice
+from millrace.spark.recent import Recent, write_flow
 
 _FILE = "status.json"
 
@@ -66,9 +69,11 @@ def note(
 class Report:
     """The report of one run, over all starts of its stream."""
 
-    def __init__(self, pipeline: str) -> None:
+    def __init__(self, pipeline: Pipeline) -> None:
         """Nothing is written before the first micro-batch."""
         self._pipeline = pipeline
+        self._recent: dict[Path, Recent] = {}
+        """The recent micro-batches of each checkpoint that was written to."""
         self._totals = Totals()
         self._progress: BatchProgress | None = None
         self._at = time.time()
@@ -83,6 +88,10 @@ class Report:
         self._progress, self._at = progress, time.time()
         self._clock_moved = progress.clock_moved or self._clock_moved
         self._health = self._health.after(progress, time.monotonic())
+        if checkpoint not in self._recent:
+            self._recent[checkpoint] = Recent(checkpoint)
+            write_flow(checkpoint, flow_of(self._pipeline))
+        self._recent[checkpoint].add(progress, self._at)
         self._note(checkpoint, None)
 
     def waits(self, checkpoint: Path, waiting: Waiting | None) -> None:
@@ -97,7 +106,7 @@ class Report:
         totals = self._totals
         with self._writing:
             note(
-                checkpoint, self._pipeline, self._progress, totals.dead_letters, self._clock_moved, self._health,
+                checkpoint, self._pipeline.name, self._progress, totals.dead_letters, self._clock_moved, self._health,
                 rows=totals.rows, answers=totals.answers, waiting=waiting, at=self._at,
             )  # fmt: skip
 

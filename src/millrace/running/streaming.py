@@ -45,7 +45,7 @@ def start_stream(
     """
     from millrace.spark import stream
 
-    checkpoint, told = home.generation(generation), report or Report(pipeline.name)
+    checkpoint, told = home.generation(generation), report or Report(pipeline)
 
     def listen(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
         told.batch(checkpoint, progress)

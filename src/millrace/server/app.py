@@ -13,18 +13,22 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from millrace.eventlog.topics import Log
-from millrace.model.errors import Kind, MillraceError, PipelineError, not_found
+from millrace.model.errors import Kind, MillraceError, PipelineError
 from millrace.server.asked import asked_of
 from millrace.server.body import records_of
 from millrace.server.collector import BusyError, Collector
 from millrace.server.dead import dead_routes
 from millrace.server.gate import Marks
 from millrace.server.metrics import metrics_text
-from millrace.server.tables import arrow_answer, json_answer, wants_arrow
+from millrace.server.pipelines import pipeline_routes
+from millrace.server.records import record_routes
+from millrace.server.tables import arrow_answer, json_answer, table_answer, wants_arrow
 from millrace.sources.collect import keys_of
 from millrace.views.store import ForgottenError, NoViewsError, Store
 from millrace.views.tabular import table_of
 
+MOST_CHANGES = 1_000
+"""The maximum number of changes in a history."""
 MOST = 64 << 20
 """The maximum size of a request body in bytes."""
 _RETRY_SECONDS = 1
@@ -165,6 +169,18 @@ def make_app(
             return arrow_answer(found)
         return json_answer({"view": view, "since": since, "changes": found.to_pylist()})
 
+    @app.get("/views/{view}/history")
+    def history(view: str, request: Request) -> Response:
+        """The recent changes of some rows of a view, each with its version, its diff and the time of its commit.
+
+        Columns select rows, as in GET /views/{view}; `limit` is the maximum number of changes, the last ones.
+        """
+        asked = asked_of(request.query_params.multi_items())
+        if asked.order or asked.offset:
+            raise PipelineError("a history has the order of its commits", "leave order and offset out")
+        found = store.history(view, asked.where, min(asked.limit, MOST_CHANGES))
+        return table_answer(request, found, {"view": view}, "changes")
+
     @app.post("/query", openapi_extra=_TAKES_QUERY)
     async def query(request: Request) -> Response:
         asked = _query_of(await _body(request))  # the content type is ignored, as curl -d sends that of a form
@@ -186,26 +202,14 @@ def make_app(
             store.version()
         return {"status": "ok"}
 
-    @app.get("/pipelines")
-    def statuses() -> list[dict[str, Any]]:
-        return list(pipelines())
-
-    @app.get("/pipelines/{name}")
-    def statuses_of(name: str) -> list[dict[str, Any]]:
-        """The status of one pipeline: one for the checkpoint of each generation."""
-        found = pipelines()
-        named = [status for status in found if status["pipeline"] == name]
-        if not named:
-            known = dict.fromkeys(status["pipeline"] for status in found)
-            raise not_found("pipeline", name, known, "name one of GET /pipelines")
-        return named
-
     @app.get("/metrics")
     def metrics(request: Request) -> Response:
         """Metrics for Prometheus."""
         text, kind = metrics_text(pipelines(), log, request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": kind})
 
+    app.include_router(record_routes(log))
+    app.include_router(pipeline_routes(folder or log.path.parent, pipelines))
     app.include_router(dead_routes(folder or log.path.parent, log, _body))
     return app
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from millrace.model.arrow import arrow_schema
 from millrace.panes.blobs import from_bytes
 from millrace.plan.plan import Plan, Stage
+from millrace.sources.arrived import arrivals, latency_of
 from millrace.sources.looked import combined
 from millrace.spark.answers import answers, schema_of
 from millrace.spark.messages import DEAD, DEAD_LETTERS, PANES, PARTIALS, ROWS, STATUS, TaskReport
@@ -54,11 +55,17 @@ class Gathered:
         return max(each.now for each in self.statuses), min(due, default=None)
 
     def progress(
-        self, batch: int, phases: Mapping[str, float], clock_moved: int = 0, dead: int | None = None
+        self,
+        batch: int,
+        phases: Mapping[str, float],
+        clock_moved: int = 0,
+        dead: int | None = None,
+        committed: int | None = None,
     ) -> BatchProgress:
         """The progress event of a micro-batch; `phases` holds the seconds of each phase.
 
-        `dead` is the number of its dead letters, without those that an earlier micro-batch has listed.
+        `dead` is the number of its dead letters, without those that an earlier micro-batch has listed. `committed` is
+        when its answers were written, if they were, in microseconds since 1970.
         """
         reports = [TaskReport.from_json(each["report"]) for each in self.messages if each["kind"] == PARTIALS]
         parts = {
@@ -71,10 +78,15 @@ class Gathered:
             for number, stage in enumerate(self.plan.stages)
         }
         spent = {"edge": sum(each.spent for each in reports), "panes": sum(each.spent for each in self.statuses)}
-        rows = sum(each.rows for each in reports)
+        arrived = arrivals(each.arrived for each in reports)
+        latency = None if committed is None else latency_of(arrived.values(), committed)
+        rows = {source: each.records for source, each in arrived.items()}
         dead = len(self.dead_letters) if dead is None else dead
         looked = combined(each.looked for each in reports)
-        return BatchProgress(batch, rows, sum(phases.values()), dead, parts, {**phases, **spent}, clock_moved, looked)
+        return BatchProgress(
+            batch, sum(rows.values()), sum(phases.values()), dead, parts, {**phases, **spent}, clock_moved, looked,
+            rows, latency,
+        )  # fmt: skip
 
     def _of(self, number: int, stage: Stage) -> pa.Table:
         schema = arrow_schema(schema_of(stage.of))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from millrace.model.watermark import Seen
+from millrace.sources.arrived import Arrived, arrived_from_json
 from millrace.sources.bundle import Times
 from millrace.sources.looked import Looked
 
@@ -47,8 +48,8 @@ class TaskReport:
     times: Times
     seen: Mapping[int, Seen] = field(default_factory=dict)
     """The event times seen, by event time node of the output's stream."""
-    rows: int = 0
-    """The number of records read; only one shard receives it."""
+    arrived: Mapping[str, Arrived] = field(default_factory=dict)
+    """The records read, by source; only one shard receives it."""
     spent: float = 0.0
     """The CPU seconds spent."""
     looked: Mapping[str, Looked] = field(default_factory=dict)
@@ -61,7 +62,7 @@ class TaskReport:
             {
                 "times": [self.times.before, self.times.now, self.times.watermark],
                 "seen": seen,
-                "rows": self.rows,
+                "arrived": {source: each.to_json() for source, each in self.arrived.items()},
                 "spent": self.spent,
                 "looked": {source: each.to_json() for source, each in self.looked.items()},
             }
@@ -73,7 +74,8 @@ class TaskReport:
         read = json.loads(text)
         seen = {int(node): Seen(newest, closed, dict(times)) for node, (newest, closed, times) in read["seen"].items()}
         looked = {source: Looked(**each) for source, each in read["looked"].items()}
-        return cls(Times(*read["times"]), seen, read["rows"], read["spent"], looked)
+        arrived = {source: arrived_from_json(each) for source, each in read["arrived"].items()}
+        return cls(Times(*read["times"]), seen, arrived, read["spent"], looked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ from millrace.panes.advance import Panes
 from millrace.panes.blobs import to_bytes
 from millrace.plan.explain import edge_as_text
 from millrace.plan.plan import Stage
+from millrace.sources.arrived import Arrived, arrivals, arrived_from_json
 from millrace.sources.bundle import LOGGED, Split, Times, together
 from millrace.sources.looked import Looked, combined
 from millrace.spark.applying import applied
@@ -263,7 +264,8 @@ class Sender:
         """The reasons of rows without a value, with hints, by the origin and the offset of their records."""
         self._read: list[str] = []
         self._times: list[Times] = []
-        self._rows, self._spent, self._looked = 0, 0.0, dict[str, Looked]()
+        self._arrived, self._looked = dict[str, Arrived](), dict[str, Looked]()
+        self._spent = 0.0
 
     def add(self, rows: pa.Table) -> None:
         """Process some rows."""
@@ -303,14 +305,15 @@ class Sender:
         if letters:
             table = pa.Table.from_pylist(letters, DEAD_LETTERS)
             sent.append(Message(0, NO_STAGE, sequence, DEAD, payload=to_bytes(table)))
-        counted = TaskReport(Times(0, 0), rows=self._rows, spent=self._spent, looked=self._looked)
+        counted = TaskReport(Times(0, 0), arrived=self._arrived, spent=self._spent, looked=self._looked)
         return [*sent, Message(0, NO_STAGE, sequence, PARTIALS, counted.to_json())]
 
     def _heed(self, control: dict[str, Any]) -> None:
         self._times.append(Times(*control["times"]))
         self._letters += control["letters"]
         self._read.append(control["read"])
-        self._rows += control["rows"]
+        arrived = {source: arrived_from_json(each) for source, each in control["arrived"].items()}
+        self._arrived = arrivals([self._arrived, arrived])
         self._spent += control["spent"]
         told = {source: Looked(**each) for source, each in control["looked"].items()}
         self._looked = combined([self._looked, told])

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from millrace.model.duration import BEGINNING_OF_TIME, SECOND, format_duration
+from millrace.sources.arrived import Latency
 from millrace.sources.looked import Looked
 
 
@@ -79,6 +80,10 @@ class BatchProgress:
     """The microseconds by which the clock jumped ahead, or, if negative, by which it was followed back; usually 0."""
     looked: Mapping[str, Looked] = field(default_factory=dict)
     """By source, the fields of some of the records, compared with its columns."""
+    sources: Mapping[str, int] = field(default_factory=dict)
+    """Records read, by source."""
+    latency: Latency | None = None
+    """From the append of its records to its commit; None if it has no records of a topic."""
 
     @property
     def rows_per_second(self) -> float:
@@ -121,6 +126,8 @@ class BatchProgress:
                 "rows": self.rows,
                 "rows_per_second": round(self.rows_per_second, 1),
                 "seconds": round(self.seconds, 4),
+                "sources": dict(self.sources),
+                "latency": None if self.latency is None else asdict(self.latency),
                 "phases": {name: round(spent, 4) for name, spent in self.phases.items()},
                 "dead_letters": self.dead_letters,
                 "late": self.late,

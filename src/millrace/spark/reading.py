@@ -11,6 +11,7 @@ from pyspark.sql.datasource import InputPartition
 from millrace.edge.records import RecordDecoder
 from millrace.model.arrow import arrow_schema
 from millrace.model.stream import Source
+from millrace.sources.arrived import Arrived, arrived_in
 from millrace.sources.bundle import LOGGED
 from millrace.sources.looked import Looked, look
 from millrace.spark.crash import reach
@@ -37,17 +38,17 @@ def read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:
 
 
 def rows_of(source: Source, task: Task, counts: bool = True) -> Iterator[pa.RecordBatch]:
-    """The rows of a source, then a control row: the clock, the dead letters and, if it `counts`, the number of rows."""
+    """The rows of a source, then a control row: the clock, the dead letters and, if it `counts`, the records read."""
     began = time.process_time()
     schema = arrow_schema(source.schema)
     for name, kind in ((ORIGIN, pa.string()), (OFFSET, pa.int64()), (LOGGED, pa.int64()), (CONTROL, pa.string())):
         schema = schema.append(pa.field(name, kind))
     decoder = RecordDecoder(source)
     letters: list[dict[str, Any]] = []
-    read, looked = 0, Looked()
+    arrived, looked = Arrived(), Looked()
     for _, split in task.splits:
         bundle = split.read()
-        read += len(bundle)
+        arrived += arrived_in(bundle)
         looked += look(bundle, source.schema)
         aside = Letters(source.name, bundle, split)
         rows, places = decoded(decoder, aside)
@@ -65,7 +66,7 @@ def rows_of(source: Source, task: Task, counts: bool = True) -> Iterator[pa.Reco
         control = {
             "times": told,
             "letters": letters,
-            "rows": read if counts else 0,
+            "arrived": {source.name: arrived.to_json()} if counts else {},
             "spent": spent,
             "looked": {source.name: looked.to_json()} if counts else {},
             "read": packed_splits(source.name, [split for _, split in task.splits]),

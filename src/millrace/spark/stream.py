@@ -173,7 +173,8 @@ class StreamRun:
             Timers(self._checkpoint.timers).write(*timers)
         if self._on_batch is not None:
             phases = {"run": ran - began, "write": time.monotonic() - ran}
-            progress = gathered.progress(batch, phases, self._clock_moved(gathered), self._dead)
+            committed = time.time_ns() // 1000
+            progress = gathered.progress(batch, phases, self._clock_moved(gathered), self._dead, committed)
             self._on_batch(progress, gathered.answers)
 
     def _clock_moved(self, gathered: Gathered) -> int:

@@ -34,6 +34,7 @@ from millrace.panes.hashing import hash_keys
 from millrace.panes.lift import assigned, lift
 from millrace.panes.store import stack
 from millrace.plan.plan import Stage
+from millrace.sources.arrived import Arrived, arrivals, arrived_in
 from millrace.sources.bundle import LOGGED, Bundle, Split, Times
 from millrace.sources.looked import Looked, combined, look
 from millrace.spark.job import Job, PackedJob
@@ -117,15 +118,15 @@ class FusedReader:
         began = time.process_time()
         sent = {number: Sent() for number in times}
         letters: list[dict[str, Any]] = []
-        rows, looks = 0, list[Mapping[str, Looked]]()
+        arrived, looks = list[Mapping[str, Arrived]](), list[Mapping[str, Looked]]()
         for number, split in splits:
             bundle = split.read(self._readers[number].wanted)
-            rows += len(bundle)
             source = self._job.sources[number]
+            arrived.append({source.name: arrived_in(bundle)})
             looks.append({source.name: look(bundle, source.schema)})
             letters += self._readers[number].take(bundle, split, sent, now)
         spent = time.process_time() - began
-        counted = TaskReport(Times(0, 0), rows=rows, spent=spent, looked=combined(looks))
+        counted = TaskReport(Times(0, 0), arrived=arrivals(arrived), spent=spent, looked=combined(looks))
         return list(self._packed(sent, times, letters, task, counted))
 
     def _packed(

@@ -11,10 +11,12 @@ from millrace.model.errors import PipelineError, shown, unknown
 from millrace.model.schema import Column, Schema
 from millrace.views.catalog import Catalog
 from millrace.views.dialect import Dialect, StoreConnection, listed, quoted
-from millrace.views.shape import kind_of
+from millrace.views.shape import free_names, kind_of
 from millrace.views.store import Filter, ForgottenError, Order, Snapshot
 
 _COMPARISONS = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+COMMITTED = "committed"
+"""The column of a history with the time of a commit."""
 _ORDERS = {"asc": "ASC NULLS FIRST", "desc": "DESC NULLS LAST"}
 
 
@@ -61,6 +63,25 @@ def changes(connection: StoreConnection, view: str, since: int) -> pa.Table:
     version, diff = quoted(kept.shape.version.name), quoted(kept.shape.diff.name)
     sql = f"SELECT {_names(columns)} FROM {quoted(str(kept.changes))} WHERE {version} > $1 ORDER BY {version}, {diff}"
     return _table(connection.dialect, columns, connection.execute(sql, (since,)).fetchall())
+
+
+def history(connection: StoreConnection, view: str, where: Sequence[Filter], last: int) -> pa.Table:
+    """The last of the available changes of rows of a view for which all filters hold, with the times of commits."""
+    kept = Catalog(connection).served(view)
+    columns, version, diff = kept.shape.change_columns, kept.shape.version.name, kept.shape.diff.name
+    values: list[Any] = []
+    conditions = [_condition(connection.dialect, columns, each, values) for each in where]
+    order = [f"changed.{quoted(version)}", f"changed.{quoted(diff)}"]
+    found = connection.execute(
+        f"SELECT {listed(f'changed.{quoted(name)}' for name in columns.names)}, made.at "
+        f"FROM (SELECT * FROM {quoted(str(kept.changes))} WHERE {' AND '.join(conditions) or 'TRUE'}) changed "
+        f"LEFT JOIN millrace_versions made ON made.version = changed.{quoted(version)} "
+        f"ORDER BY {listed(f'{each} DESC' for each in order)} LIMIT {_whole(last, 'last')}",
+        values,
+    ).fetchall()[::-1]
+    table = _table(connection.dialect, columns, [row[:-1] for row in found])
+    times = pa.array([row[-1] for row in found], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    return table.append_column(free_names(columns.names, [COMMITTED])[0], times)
 
 
 def _condition(dialect: Dialect, columns: Schema, filter: Filter, values: list[Any]) -> str:

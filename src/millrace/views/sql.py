@@ -195,6 +195,11 @@ class SqlStore(ABC):
         with self.read() as connection:
             return reading.changes(connection, view, since)
 
+    def history(self, view: str, where: Sequence[Filter] = (), last: int = 1_000) -> pa.Table:
+        """The changes of some rows of a view, with times."""
+        with self.read() as connection:
+            return reading.history(connection, view, where, last)
+
     def version(self) -> int:
         """The version of the last commit that changed something."""
         with self.read() as connection:

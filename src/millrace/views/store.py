@@ -173,6 +173,12 @@ class Store(Protocol):
         Raises ForgottenError if some of them are no longer available.
         """
 
+    def history(self, view: str, where: Sequence[Filter] = (), last: int = 1_000) -> pa.Table:
+        """The last of the available changes of rows of a view for which all filters hold, in the order of `changes`.
+
+        After the columns of `changes` comes `committed`, the time of the commit.
+        """
+
     def version(self) -> int:
         """The version of the last commit that changed something."""
 
