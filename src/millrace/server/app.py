@@ -22,6 +22,7 @@ from millrace.server.gate import Marks
 from millrace.server.metrics import metrics_text
 from millrace.server.pipelines import pipeline_routes
 from millrace.server.records import record_routes
+from millrace.server.static import page_routes
 from millrace.server.tables import arrow_answer, json_answer, table_answer, wants_arrow
 from millrace.sources.collect import keys_of
 from millrace.views.store import ForgottenError, NoViewsError, Store
@@ -208,6 +209,7 @@ def make_app(
         text, kind = metrics_text(pipelines(), log, request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": kind})
 
+    app.include_router(page_routes())
     app.include_router(record_routes(log))
     app.include_router(pipeline_routes(folder or log.path.parent, pipelines))
     app.include_router(dead_routes(folder or log.path.parent, log, _body))

@@ -1,0 +1,43 @@
+/** Requests to the server that serves this page. */
+
+const KEY = "millrace-token";
+
+export class Refused extends Error {
+  constructor(status, about) {
+    super(about.error ?? `the server answered ${status}`);
+    this.status = status;
+  }
+}
+
+/** The token of this browser tab, if the server wants one. */
+export const token = () => sessionStorage.getItem(KEY);
+export const setToken = (text) => sessionStorage.setItem(KEY, text);
+
+export const get = (path) => asked(path, {});
+
+export const post = (path, body) =>
+  asked(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
+
+async function asked(path, options) {
+  const headers = { ...options.headers };
+  if (token()) headers.Authorization = `Bearer ${token()}`;
+  const answer = await fetch(path, { ...options, headers });
+  const about = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Refused(answer.status, about);
+  return about;
+}
+
+/** Call a function now and then every so many milliseconds while its page is shown, one call after the other. */
+export function repeat(page, milliseconds, work) {
+  const next = async () => {
+    if (page.left) return;
+    try {
+      await work();
+      page.trouble(null);
+    } catch (error) {
+      page.trouble(error);
+    }
+    if (!page.left) setTimeout(next, document.hidden ? 5 * milliseconds : milliseconds);
+  };
+  next();
+}

@@ -1,0 +1,84 @@
+/** Small functions that make elements, and write numbers and times as people read them. */
+
+/** An element with attributes, listeners (`onclick`) and children; children that are null or false are left out. */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  assign(element, attributes);
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** An SVG element; text children become its text. */
+export function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  assign(element, attributes);
+  element.append(...children.flat(Infinity));
+  return element;
+}
+
+function assign(element, attributes) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+}
+
+/** Replace the children of an element, unless they would be the same. */
+export function fill(element, ...children) {
+  const made = h("div", {}, ...children);
+  if (made.innerHTML !== element.innerHTML) element.replaceChildren(...made.childNodes);
+}
+
+/** A table with a caption, from the names of its columns and its rows of cells. */
+export function table(caption, columns, rows, attributes = {}) {
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    h("table", attributes,
+      h("caption", {}, caption),
+      h("thead", {}, h("tr", {}, columns.map((column, place) =>
+        h("th", { scope: "col", class: isNumber(rows[0]?.[place]) ? "number" : null }, column)))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell) => h("td", { class: isNumber(cell) ? "number" : null },
+        cell instanceof Node ? cell : shown(cell))))))));
+}
+
+const isNumber = (cell) => typeof cell === "number" || typeof cell === "bigint";
+
+/** A value of a row as text. */
+export function shown(value) {
+  if (value === null || value === undefined) return "NULL";
+  if (isNumber(value)) return count(value);
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+export const count = (value) => Number.isInteger(Number(value)) ? value.toLocaleString("en") : String(value);
+
+/** A rate or a size in three digits: 1.23, 12.3, 123, 1.2k. */
+export function brief(value) {
+  for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
+    if (Math.abs(value) >= size) return `${(value / size).toFixed(1)}${unit}`;
+  }
+  return value >= 100 || Number.isInteger(value) ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2);
+}
+
+/** Seconds as a duration: 40 ms, 0.8 s, 3 min, 2 h, 5 d. */
+export function duration(seconds) {
+  const size = Math.abs(seconds);
+  if (size < 0.1) return `${Math.round(seconds * 1000)} ms`;
+  if (size < 10) return `${seconds.toFixed(1)} s`;
+  for (const [unit, length, next] of [["s", 1, 120], ["min", 60, 7200], ["h", 3600, 172800]]) {
+    if (size < next) return `${Math.round(seconds / length)} ${unit}`;
+  }
+  return `${Math.round(seconds / 86400)} d`;
+}
+
+/** The time of day of an instant in seconds since 1970, in UTC, with the date if that is not today. */
+export function clock(seconds) {
+  const at = new Date(seconds * 1000).toISOString();
+  return at.slice(0, 10) === new Date().toISOString().slice(0, 10) ? at.slice(11, 19) : at.slice(0, 19).replace("T", " ");
+}
+
+/** The mark of a pane: early, on time or late. */
+export function mark(timing) {
+  const signs = { early: "◔", "on-time": "●", late: "◆" };
+  return timing in signs ? h("span", { class: `mark ${timing}` }, `${signs[timing]} ${timing}`) : shown(timing);
+}
