@@ -41,11 +41,7 @@ def record_routes(log: Log) -> APIRouter:
             found = found.filter(pc.or_kleene(_holds(found["value"], contains), _holds(found["key"], contains)))
         found = found.sort_by([(name, "ascending") for name in ("timestamp", "partition", "offset")])
         newest = found.slice(max(0, len(found) - last)).to_pylist()
-        return {
-            "topic": topic,
-            "scanned": scanned,
-            "records": list(map(_shown, found.slice(max(0, len(found) - last)).to_pylist())),
-        }
+        return {"topic": topic, "scanned": scanned, "records": list(map(_shown, newest))}
 
     return routes
 
