@@ -11,7 +11,7 @@ from millrace.model.errors import PipelineError
 from millrace.model.plain import to_json
 from millrace.server.asks import Ask, AskChanges, AskQuery, AskRows, Head, Limits, Part
 from millrace.views.store import Selected, Store, Streamed, ViewRows
-from millrace.views.tabular import VERSION, table_of
+from millrace.views.tabular import VERSION, arrow_bytes, table_of
 
 _ROWS = 1_000
 """How many rows of a query are read at a time, at first; fewer if they are large."""
@@ -88,7 +88,7 @@ def _query(query: AskQuery, selected: Selected, is_arrow: bool, limits: Limits) 
             found += piece.rows
             if piece.is_cut:
                 raise _too_large(limits.bytes)
-        yield _arrow(table_of(ViewRows(selected.columns, found)))
+        yield arrow_bytes(table_of(ViewRows(selected.columns, found)))
         return
     yield f'{{"columns": {to_json(selected.columns)}, "rows": ['.encode()
     separator, has_more = "", False
@@ -162,14 +162,6 @@ def _arrow_pieces(streamed: Streamed, limits: Limits) -> Iterator[bytes]:
                 raise _too_large(limits.bytes)
             writer.write_batch(batch)
     yield sink.getvalue().to_pybytes()
-
-
-def _arrow(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
 
 
 def _too_large(most: int) -> PipelineError:

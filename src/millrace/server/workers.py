@@ -8,8 +8,8 @@ import asyncio
 import json
 import pickle
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
 
 from millrace.model.errors import Kind, MachineError, MillraceError, rebuilt
 from millrace.server.asks import Ask, AskQuery, Head, Limits, Part
@@ -55,7 +55,7 @@ class Worker:
         assert kind == READY
         return worker
 
-    async def parts(self, ask: Ask, seconds: float) -> AsyncIterator[Part]:
+    async def parts(self, ask: Ask, seconds: float) -> AsyncGenerator[Part]:
         """The parts of an answer, each within the time that the whole answer has."""
         self.is_idle = False
         deadline = asyncio.get_running_loop().time() + seconds + _GRACE
@@ -119,11 +119,11 @@ class Workers:
         async with self._worker():
             pass
 
-    async def answer(self, ask: Ask) -> AsyncIterator[Part]:
+    async def answer(self, ask: Ask) -> AsyncGenerator[Part]:
         """The parts of an answer. Whoever stops reading them ends the query."""
         seconds = ask.what.seconds if isinstance(ask.what, AskQuery) else self.limits.seconds
-        async with self._worker() as worker:
-            async for part in worker.parts(ask, seconds):
+        async with self._worker() as worker, aclosing(worker.parts(ask, seconds)) as parts:
+            async for part in parts:
                 yield part
 
     async def close(self) -> None:

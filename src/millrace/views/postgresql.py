@@ -116,6 +116,11 @@ class PostgresqlStore(SqlStore):
         self._free = threading.BoundedSemaphore(_MOST_READERS)
         self._was_there = False
 
+    @property
+    def url(self) -> str:
+        """The URL of the store."""
+        return self._url
+
     def write(self, work: Callable[[StoreConnection, bool], T]) -> T:
         """Run `work` in one transaction; if the connection is lost, retry with a new one."""
         with self._alone:

@@ -54,6 +54,11 @@ class SqlStore(ABC):
         self._keep, self._clock = parse_duration(keep, "keep"), clock
         self._trimmed = clock()
 
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """The URL by which another process opens the store."""
+
     @abstractmethod
     def write(self, work: Callable[[StoreConnection, bool], T]) -> T:
         """Run `work` in one exclusive transaction; its flag is True if an earlier attempt may have been committed."""

@@ -85,6 +85,11 @@ class SqliteStore(SqlStore):
         self._inode = 0
 
     @property
+    def url(self) -> str:
+        """The URL of the store."""
+        return f"sqlite:///{self._path}"
+
+    @property
     def path(self) -> Path:
         """The file."""
         return self._path

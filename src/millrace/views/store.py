@@ -128,6 +128,10 @@ class Streamed:
 class Store(Protocol):
     """A database that stores views. Every failure is a MillraceError with advice."""
 
+    @property
+    def url(self) -> str:
+        """The URL by which another process opens the store."""
+
     def open(self, pipeline: str, shapes: Sequence[ViewShape], generation: int | None = None) -> None:
         """Create the missing views of a generation; the default is the served one.
 
