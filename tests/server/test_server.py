@@ -96,8 +96,8 @@ def test_a_body_with_anything_wrong_is_refused_whole(
 
 
 def test_an_unknown_topic_is_not_found(client: TestClient) -> None:
-    for body in ({"n": 1}, []):
-        answer = client.post("/topics/play", json=body)
+    for body in ('{"n": 1}', "[]"):
+        answer = client.post("/topics/play", content=body, headers=JSON)
         assert answer.status_code == 404
         assert "did you mean 'plays'?" in answer.json()["error"]
 

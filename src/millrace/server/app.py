@@ -19,7 +19,7 @@ from millrace.server.dead import dead_routes
 from millrace.server.door import Door, Names, check_reads_all
 from millrace.server.gate import Marks
 from millrace.server.metrics import metrics_text
-from millrace.server.posting import post_routes
+from millrace.server.posting import DESCRIBED, Posting, post_routes
 from millrace.server.refusals import status_of
 from millrace.server.tokens import FILE, Tokens
 from millrace.server.viewing import view_routes
@@ -71,7 +71,7 @@ def make_app(
     async def left(request: Request, error: ClientDisconnect) -> Response:
         return Response(status_code=_CLIENT_LEFT)
 
-    app.include_router(post_routes(log, collector))
+    app.include_router(post_routes(log))
     app.include_router(view_routes(store, asked))
 
     @app.get("/healthz")
@@ -112,6 +112,7 @@ def make_app(
         return Response(text, headers={"Content-Type": kind})
 
     app.include_router(dead_routes(folder, log))
+    app.add_middleware(Posting, collector=collector, refuse=refuse)
     app.add_middleware(
         Door,
         tokens=Tokens(log.path.parent / FILE, time.monotonic),
@@ -127,7 +128,14 @@ def make_app(
             allow_headers=["Authorization", "Content-Type", "If-None-Match", "Millrace-Producer", "Millrace-Sequence"],
             expose_headers=["ETag", "Retry-After"],
         )
+    described = app.openapi
+    app.openapi = lambda: _with(described(), DESCRIBED)  # type: ignore[method-assign]
     return app
+
+
+def _with(openapi: dict[str, Any], paths: dict[str, Any]) -> dict[str, Any]:
+    """A description with more paths."""
+    return {**openapi, "paths": {**paths, **openapi["paths"]}}
 
 
 def _refuser(log: Log, store: Store, folder: Path) -> Callable[[MillraceError], JSONResponse]:

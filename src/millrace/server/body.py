@@ -54,11 +54,12 @@ def records_of_each(bodies: Sequence[Body]) -> list[pa.Array | MillraceError]:
             found[place] = error
     if single:
         texts = pa.array([bodies[place].content.strip(_SPACES) for place in single], pa.binary())
-        for at, (place, is_object) in enumerate(zip(single, are_objects(texts).tolist(), strict=True)):
-            if is_object:
-                found[place] = texts.slice(at, 1).cast(pa.string())
-            else:
-                found[place] = _why(bodies[place].content)
+        are = are_objects(texts)
+        objects = texts.filter(pa.array(are)).cast(pa.string())
+        at = 0
+        for place, is_object in zip(single, are.tolist(), strict=True):
+            found[place] = objects.slice(at, 1) if is_object else _why(bodies[place].content)
+            at += is_object
     return [each for each in found if each is not None]
 
 

@@ -6,7 +6,6 @@ is judged by itself. What waits is bounded in bytes; beyond that, requests are t
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -141,7 +140,8 @@ class Collector:
             return
         try:
             values = pa.concat_arrays([values for _, _, values in good])
-            keys = pa.concat_arrays([_keys(post, values) for _, post, values in good])
+            has_keys = any(post.key is not None for _, post, _ in good)
+            keys = pa.concat_arrays([_keys(post, values) for _, post, values in good]) if has_keys else None
             first = good[0][1]
             if len(good) == 1 and first.producer is not None:
                 self._log.append(topic, values, keys, producer=first.producer, sequence=first.sequence)
@@ -182,8 +182,3 @@ def _keys(post: Post, values: pa.Array) -> pa.Array:
 
 def _stopped() -> MillraceError:
     return BusyError("the server stops", "send the records again later")
-
-
-def received(topic: str, count: int) -> bytes:
-    """The body of the response to a post."""
-    return json.dumps({"topic": topic, "received": count}).encode()

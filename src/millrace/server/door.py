@@ -8,7 +8,7 @@ says in the header Origin which page a request comes from.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -28,6 +28,10 @@ _OPEN = ("/healthz",)
 """Paths that need no token."""
 
 
+Refuse: TypeAlias = Callable[[MillraceError], Callable[[Scope, Receive, Send], Awaitable[None]]]
+"""Gives the response for an error."""
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """The names of a server beside localhost and addresses, and the origins of web pages that may use it."""
@@ -44,8 +48,7 @@ class Door:
     tokens: Tokens
     names: Names
     clock: Callable[[], float]
-    refuse: Callable[[MillraceError], Callable[[Scope, Receive, Send], Awaitable[None]]]
-    """The response for an error."""
+    refuse: Refuse
     _pace: Pace = field(default_factory=Pace)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,28 +85,28 @@ class Door:
         return token
 
 
-def rights_of(request: Request) -> Rights:
+def rights_of(scope: Scope) -> Rights:
     """The rights of the caller of a request."""
-    found: Any = request.scope[_RIGHTS]
+    found: Any = scope[_RIGHTS]
     assert isinstance(found, Rights)
     return found
 
 
 def check_reads_all(request: Request) -> None:
     """Refuse a caller who may not read everything."""
-    if not rights_of(request).reads_all:
+    if not rights_of(request.scope).reads_all:
         raise ForbiddenError("the token does not allow this", "use one of scope admin, or read without --view")
 
 
 def check_admin(request: Request) -> None:
     """Refuse a caller who may not change everything."""
-    if not rights_of(request).is_admin:
+    if not rights_of(request.scope).is_admin:
         raise ForbiddenError("the token does not allow this", "use one of scope admin")
 
 
-def most_of(request: Request) -> int | None:
+def most_of(scope: Scope) -> int | None:
     """The maximum size of the body of a request that its token allows; None if it sets none."""
-    found: int | None = request.scope[_MOST]
+    found: int | None = scope[_MOST]
     return found
 
 

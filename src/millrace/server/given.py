@@ -5,6 +5,8 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope
 
 from millrace.model.errors import PipelineError
 from millrace.server.door import most_of
@@ -22,13 +24,20 @@ def _ignore(more: int) -> None:
     """Count nothing."""
 
 
-async def body_of(request: Request, most: int | None = None, hold: Callable[[int], None] = _ignore) -> bytes:
+async def received(
+    scope: Scope, receive: Receive, most: int | None = None, hold: Callable[[int], None] = _ignore
+) -> bytes:
     """The whole body. Refuses one over the limit, also without a Content-Length header; `hold` is told of each part."""
-    allowed = most_of(request)
+    allowed = most_of(scope)
     limit = min(MOST if most is None else most, MOST if allowed is None else allowed)
-    parts = []
+    parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
+    has_more = True
+    while has_more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        part, has_more = message.get("body", b""), message.get("more_body", False)
         size += len(part)
         if size > limit:
             raise TooMuchError(f"the body is larger than the maximum of {limit:,} bytes", "send several requests")
@@ -40,7 +49,7 @@ async def body_of(request: Request, most: int | None = None, hold: Callable[[int
 async def given(kind: type[Model], request: Request, advice: str) -> Model:
     """The content of a body of JSON."""
     try:
-        return kind.model_validate_json(await body_of(request, SMALL))
+        return kind.model_validate_json(await received(request.scope, request.receive, SMALL))
     except ValidationError as error:
         wrong = error.errors()[0]
         where = f"{'.'.join(map(str, wrong['loc']))}: " if wrong["loc"] else ""

@@ -97,7 +97,7 @@ def view_routes(store: Store, workers: Workers) -> APIRouter:
 
 def reader(request: Request) -> Rights:
     """The rights of a caller who may read views."""
-    rights = rights_of(request)
+    rights = rights_of(request.scope)
     if rights.scope is Scope.SEND:
         raise ForbiddenError("the token does not allow reading views", "use one of scope read")
     return rights
