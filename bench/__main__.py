@@ -7,7 +7,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import engine, logs, peers, pure, stores
+from bench import engine, ingest, logs, peers, pure, stores
 from bench.figures import Figure
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
@@ -21,6 +21,7 @@ _PARTS = {
     "growth": engine.run_growth,
     "logs": logs.run,
     "stores": stores.run,
+    "ingest": ingest.run,
     "pure": pure.run,
 }
 

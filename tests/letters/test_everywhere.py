@@ -143,7 +143,7 @@ def test_the_commands_of_the_how_to_do_what_it_says(folder: Path) -> None:
 
 @pytest.fixture
 def client(folder: Path) -> TestClient:
-    return TestClient(make_app(Log(folder / "log.db"), open_store(folder / "views.db")))
+    return TestClient(make_app(Log(folder / "log.db"), open_store(folder / "views.db")), "http://localhost")
 
 
 def test_requests_list_fix_resend_and_drop(client: TestClient, folder: Path) -> None:

@@ -147,7 +147,7 @@ def test_the_status_says_the_class(kind: type[MillraceError], code: int, status:
     def fail() -> None:
         raise kind("it broke", "mend it", ROW_NUMBER)
 
-    with TestClient(served) as client:
+    with TestClient(served, "http://localhost") as client:
         answer = client.get("/fail")
     assert answer.status_code == status
     assert answer.json() == {

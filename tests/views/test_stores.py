@@ -40,8 +40,9 @@ from millrace.model.query import Query
 from millrace.model.schema import parse_schema
 from millrace.running.preflight import serving
 from millrace.views import postgresql, sqlite
+from millrace.views.rights import Rights, Scope
 from millrace.views.shape import ViewShape, shape_of
-from millrace.views.store import ForgottenError, GenerationState, Store, open_store
+from millrace.views.store import Filter, ForgottenError, GenerationState, Store, open_store
 from postgres import Postgres
 from stores import Answer, Model, Row, answers, rows_of
 
@@ -900,18 +901,27 @@ def test_one_run_at_a_time_writes_to_the_views_of_a_pipeline(make: Make) -> None
             pass
 
 
+def past(store: Store, where: list[Filter], **options: Any) -> list[dict[str, Any]]:
+    """The history of some rows of the view."""
+    with store.history("hourly", where, **options) as found:
+        rows: list[dict[str, Any]] = pa.Table.from_batches(found.batches, found.schema).to_pylist()
+    return rows
+
+
 def test_the_history_of_a_row_has_its_answers_and_corrections_with_their_times(store: Store) -> None:
     before = datetime.now(UTC)
     commit(store, 0, (1, hour("a", 1)), (1, hour("b", 1)), (1, hour("a", 5, NOON + HOUR)))
     commit(store, 1, (-1, hour("a", 1)), (1, hour("a", 2, timing="late", index=1)))
     commit(store, 2, (-1, hour("a", 2)))
-    found = store.history("hourly", [("k", "=", "a"), ("window_start", "=", NOON)]).to_pylist()
+    found = past(store, [("k", "=", "a"), ("window_start", "=", NOON)])
     assert [(row["version"], row["diff"], row["n"], row["timing"]) for row in found] == [
         (1, 1, 1, "early"), (2, -1, 1, "early"), (2, 1, 2, "late"), (3, -1, 2, "late"),
     ]  # fmt: skip
     times = [row["committed"] for row in found]
     assert times == sorted(times)
     assert before <= times[0] <= times[-1] <= datetime.now(UTC)
-    assert [row["version"] for row in store.history("hourly", [("k", "=", "a")], last=2).to_pylist()] == [2, 3]
+    assert [row["version"] for row in past(store, [("k", "=", "a")], last=2)] == [2, 3]
+    few = Rights(Scope.READ, row_filters=(("hourly", "n < 2"),))
+    assert [row["n"] for row in past(store, [("k", "=", "a")], rights=few)] == [1, 1]
     with pytest.raises(PipelineError, match="unknown column 'nope'"):
-        store.history("hourly", [("nope", "=", 1)])
+        past(store, [("nope", "=", 1)])

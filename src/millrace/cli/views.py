@@ -121,7 +121,16 @@ def serve(
             raise MachineError(f"cannot listen on {host}:{port}: {why}", "choose another --port or --host") from None
         with listening:
             typer.echo(f"listening on http://{host}:{port}; stop with Ctrl-C", err=True)
-            uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listening])
+            uvicorn.Server(
+                uvicorn.Config(
+                    app,
+                    log_level="warning",
+                    access_log=False,
+                    proxy_headers=False,
+                    server_header=False,
+                    timeout_graceful_shutdown=3,
+                )
+            ).run([listening])
 
 
 def _log(context: typer.Context, log: Path) -> Log:

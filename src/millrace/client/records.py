@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from millrace.model.errors import PipelineError, shown
-from millrace.server.body import LINES, records_of
+from millrace.server.body import records_of
 
 Records: TypeAlias = Mapping[str, Any] | Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch | bytes | str
 """A dict, several, an Arrow table, or JSON: lines of objects or an array of them."""
@@ -20,7 +20,7 @@ def texts_of(records: Records) -> pa.Array:
     """The records as texts, each a JSON object. Refuses all of them if one is not an object."""
     if isinstance(records, bytes | str):
         body = records.encode() if isinstance(records, str) else records
-        return records_of(body, "application/json" if body.lstrip().startswith(b"[") else LINES[0]).cast(pa.string())
+        return records_of(body, not body.lstrip().startswith(b"[")).cast(pa.string())
     if isinstance(records, pa.Table | pa.RecordBatch):
         records = records.to_pylist()
     rows = [records] if isinstance(records, Mapping) else records

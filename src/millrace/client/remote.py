@@ -22,6 +22,7 @@ from millrace.views.store import ForgottenError
 from millrace.views.tabular import ARROW, VERSION
 
 _GONE = 410
+_JSON = {"Content-Type": "application/json"}
 _PATIENCE = 60.0
 """How many seconds to wait for the server, beyond those that a query may take."""
 _MOST = 16 << 20
@@ -31,10 +32,11 @@ _MOST = 16 << 20
 class RemoteConnection(Connection):
     """A connection to a server."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str | None = None) -> None:
         """Ask the server once, so that a wrong address is known now."""
         self._url = url.rstrip("/")
-        self._json("/topics")
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._ask("/healthz", None, {}, _PATIENCE)
 
     def query(self, sql: str, params: Sequence[Any] = (), *, seconds: float = 10.0) -> Result:
         """The answer to one SQL query."""
@@ -101,11 +103,11 @@ class RemoteConnection(Connection):
         return json.loads(self._ask(path, None, {}, _PATIENCE))
 
     def _post(self, path: str, content: Mapping[str, Any]) -> Any:
-        return json.loads(self._ask(path, to_json(content).encode(), {"Content-Type": "application/json"}, _PATIENCE))
+        return json.loads(self._ask(path, to_json(content).encode(), _JSON, _PATIENCE))
 
     def _table(self, path: str, body: bytes | None = None, seconds: float = _PATIENCE) -> pa.Table:
         try:
-            return pa.ipc.open_stream(self._ask(path, body, {"Accept": ARROW}, seconds)).read_all()
+            return pa.ipc.open_stream(self._ask(path, body, {"Accept": ARROW, **_JSON}, seconds)).read_all()
         except pa.ArrowInvalid:
             problem = f"the response of {self._url} is not one of millrace serve"
             raise MachineError(problem, "check the address") from None
@@ -113,7 +115,7 @@ class RemoteConnection(Connection):
     def _ask(self, path: str, body: bytes | None, headers: Mapping[str, str], seconds: float) -> bytes:
         """The body of an answer. The status of a refusal decides which error it is; its text is only passed on."""
         try:
-            with urlopen(Request(f"{self._url}{path}", body, dict(headers)), timeout=seconds) as answer:
+            with urlopen(Request(f"{self._url}{path}", body, {**self._headers, **headers}), timeout=seconds) as answer:
                 content: bytes = answer.read()
                 return content
         except HTTPError as error:

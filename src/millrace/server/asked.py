@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from millrace.model.errors import PipelineError, unknown_option
+from millrace.model.errors import PipelineError, shown, unknown_option
+from millrace.server.asks import MOST_ROWS
 from millrace.views.store import Filter, Order
 
-MOST = 10_000
-"""The maximum number of rows in a response."""
+_DIGITS = 15
 _SIGNS = {"eq": "=", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
@@ -17,7 +17,7 @@ class Asked:
 
     where: tuple[Filter, ...] = ()
     order: tuple[Order, ...] = ()
-    limit: int = MOST
+    limit: int = MOST_ROWS
     offset: int = 0
 
 
@@ -26,10 +26,10 @@ def asked_of(parameters: Iterable[tuple[str, str]]) -> Asked:
     named: dict[str, list[str]] = {}
     for name, value in parameters:
         named.setdefault(name, []).append(value)
-    limit = _number(named.pop("limit", [str(MOST)])[-1], "limit")
+    limit = _number(named.pop("limit", [str(MOST_ROWS)])[-1], "limit")
     offset = _number(named.pop("offset", ["0"])[-1], "offset")
     order = tuple(_order(part) for text in named.pop("order", []) for part in text.split(",") if part)
-    return Asked(tuple(_filter(name, values) for name, values in named.items()), order, min(limit, MOST), offset)
+    return Asked(tuple(_filter(name, values) for name, values in named.items()), order, min(limit, MOST_ROWS), offset)
 
 
 def _filter(name: str, values: list[str]) -> Filter:
@@ -46,6 +46,6 @@ def _order(text: str) -> Order:
 
 
 def _number(text: str, what: str) -> int:
-    if not text.isdigit():
-        raise PipelineError(f"{what} must be a whole number, not {text!r}")
+    if not (text.isascii() and text.isdigit()) or len(text) > _DIGITS:
+        raise PipelineError(f"{what} must be a whole number below 10^{_DIGITS}, not {shown(text)}")
     return int(text)

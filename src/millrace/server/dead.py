@@ -1,12 +1,11 @@
 """Requests about the dead letters of pipelines."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from millrace.eventlog.topics import Log
 from millrace.letters.box import find_box
@@ -14,11 +13,15 @@ from millrace.letters.fixing import Fixed, fix, fix_texts
 from millrace.letters.letter import Chosen
 from millrace.letters.resending import resend
 from millrace.letters.tabular import letters_of, reasons_of
-from millrace.model.errors import PipelineError
+from millrace.server.door import check_admin, check_reads_all
+from millrace.server.given import given, taking
 from millrace.server.tables import table_answer, wants_arrow
 
 MOST = 1_000
 """The maximum number of letters in a response of JSON."""
+_ADVICE = "GET /openapi.json describes it"
+Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""The number of a letter."""
 
 
 class Some(BaseModel):
@@ -26,7 +29,7 @@ class Some(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    letters: list[int] = []
+    letters: list[Number] = []
     reason: str | None = None
 
     @property
@@ -39,7 +42,7 @@ class Fix(Some):
     """A correction: expressions by field, or new values by letter."""
 
     set: dict[str, str] = {}
-    values: dict[int, str] = {}
+    values: dict[Number, str] = {}
 
 
 class Resend(Some):
@@ -49,59 +52,52 @@ class Resend(Some):
     anyway: bool = False
 
 
-def dead_routes(folder: Path, log: Log, body_of: Callable[[Request], Awaitable[bytes]]) -> APIRouter:
+def dead_routes(folder: Path, log: Log) -> APIRouter:
     """The requests about dead letters of the pipelines whose checkpoints are in a folder."""
     routes = APIRouter(prefix="/pipelines/{pipeline}/dead")
 
     @routes.get("")
     def reasons(pipeline: str, request: Request) -> Response:
+        """The reasons of dead letters, with the number of letters."""
+        check_reads_all(request)
         return table_answer(request, reasons_of(find_box(folder, pipeline)), {"pipeline": pipeline}, "reasons")
 
     @routes.get("/letters")
     def letters(
         pipeline: str,
         request: Request,
-        letter: Annotated[list[int] | None, Query(description="The numbers of letters. Default: all.")] = None,
+        letter: Annotated[list[Number] | None, Query(description="The numbers of letters. Default: all.")] = None,
         reason: Annotated[str | None, Query(description="The reason of the letters. Default: any.")] = None,
-        limit: Annotated[int | None, Query(description="The maximum number of letters.", ge=0)] = None,
+        limit: Annotated[int | None, Query(description="The maximum number of letters.", ge=0, lt=2**63)] = None,
     ) -> Response:
+        """Dead letters."""
+        check_reads_all(request)
         most = limit if wants_arrow(request) else MOST if limit is None else min(limit, MOST)
         found = letters_of(find_box(folder, pipeline), Chosen(tuple(letter or ()), reason), most)
         return table_answer(request, found, {"pipeline": pipeline}, "letters")
 
-    @routes.post("/fix", openapi_extra=_takes(Fix))
+    @routes.post("/fix", openapi_extra=taking(Fix))
     async def fixed(pipeline: str, request: Request) -> dict[str, Any]:
-        asked, box = _asked(Fix, await body_of(request)), find_box(folder, pipeline)
+        """Correct dead letters."""
+        check_admin(request)
+        asked, box = await given(Fix, request, _ADVICE), find_box(folder, pipeline)
         done: Fixed = await asyncio.to_thread(
             lambda: fix_texts(box, asked.values) if asked.values else fix(box, asked.chosen, asked.set)
         )
         return {"fixed": done.fixed, "failed": {str(number): reason for number, reason in done.failed.items()}}
 
-    @routes.post("/resend", openapi_extra=_takes(Resend))
+    @routes.post("/resend", openapi_extra=taking(Resend))
     async def resent(pipeline: str, request: Request) -> dict[str, Any]:
-        asked, box = _asked(Resend, await body_of(request)), find_box(folder, pipeline)
+        """Send dead letters again."""
+        check_admin(request)
+        asked, box = await given(Resend, request, _ADVICE), find_box(folder, pipeline)
         return {"resent": await asyncio.to_thread(resend, box, log, asked.chosen, asked.unchanged, asked.anyway)}
 
-    @routes.post("/drop", openapi_extra=_takes(Some))
+    @routes.post("/drop", openapi_extra=taking(Some))
     async def dropped(pipeline: str, request: Request) -> dict[str, Any]:
-        asked, box = _asked(Some, await body_of(request)), find_box(folder, pipeline)
+        """Drop dead letters."""
+        check_admin(request)
+        asked, box = await given(Some, request, _ADVICE), find_box(folder, pipeline)
         return {"dropped": await asyncio.to_thread(box.drop, asked.chosen)}
 
     return routes
-
-
-Asked = TypeVar("Asked", bound=Some)
-
-
-def _asked(kind: type[Asked], body: bytes) -> Asked:
-    """The content of a body, whatever its content type: curl -d sends that of a form."""
-    try:
-        return kind.model_validate_json(body)
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        where = f"{'.'.join(map(str, wrong['loc']))}: " if wrong["loc"] else ""
-        raise PipelineError(f"the body is not valid: {where}{wrong['msg']}", "see /docs") from None
-
-
-def _takes(kind: type[Some]) -> dict[str, Any]:
-    return {"requestBody": {"content": {"application/json": {"schema": kind.model_json_schema()}}, "required": True}}

@@ -4,15 +4,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 
 from millrace.model.errors import not_found
+from millrace.server.door import check_reads_all
 from millrace.spark.recent import flow, recent
 
 
 def pipeline_routes(folder: Path, pipelines: Callable[[], Sequence[dict[str, Any]]]) -> APIRouter:
     """The requests about the pipelines whose checkpoints are in a folder; `pipelines` returns the status of each."""
-    routes = APIRouter(prefix="/pipelines")
+    routes = APIRouter(prefix="/pipelines", dependencies=[Depends(check_reads_all)])
 
     def named(name: str) -> list[dict[str, Any]]:
         found = pipelines()
@@ -29,6 +30,7 @@ def pipeline_routes(folder: Path, pipelines: Callable[[], Sequence[dict[str, Any
 
     @routes.get("")
     def statuses() -> list[dict[str, Any]]:
+        """The status of all pipelines."""
         return list(pipelines())
 
     @routes.get("/{name}")

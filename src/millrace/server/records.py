@@ -4,10 +4,11 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 
 from millrace.eventlog.topics import Log
 from millrace.model.errors import NotFoundError
+from millrace.server.door import check_reads_all
 
 _SCANNED = 10_000
 """The number of records of a partition in which a text is searched."""
@@ -15,7 +16,7 @@ _SCANNED = 10_000
 
 def record_routes(log: Log) -> APIRouter:
     """The requests about the records of a log."""
-    routes = APIRouter(prefix="/topics/{topic}")
+    routes = APIRouter(prefix="/topics/{topic}", dependencies=[Depends(check_reads_all)])
 
     @routes.get("/records")
     def records(

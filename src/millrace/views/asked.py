@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from math import isfinite
 
 from millrace.model.errors import MillraceError, PipelineError, not_found
 
@@ -17,6 +18,12 @@ def check_query(sql: str) -> None:
     word = found.group(1).upper() if found else ""
     if word not in _READS:
         raise only_reads() if word else PipelineError("the query is empty", "write one, such as SELECT * FROM a_view")
+
+
+def check_seconds(seconds: float) -> None:
+    """Refuse a time limit that is none."""
+    if not isfinite(seconds) or seconds <= 0:
+        raise PipelineError(f"the time limit of a query is a number of seconds above 0, not {seconds:g}")
 
 
 def only_reads() -> MillraceError:

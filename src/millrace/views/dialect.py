@@ -4,7 +4,7 @@ Parameters are `$1`, `$2` and so on.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
@@ -13,6 +13,8 @@ import pyarrow as pa
 class Dialect(ABC):
     """The SQL of one database, and its representation of values."""
 
+    name: ClassVar[str]
+    """The name by which sqlglot knows its SQL."""
     row: ClassVar[str]
     """The expression that identifies a row of a table within a transaction."""
     row_type: ClassVar[str]
@@ -76,6 +78,9 @@ class StoreConnection(Protocol):
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
         """Execute one SQL statement."""
 
+    def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterator[list[Any]]:
+        """The rows of a query, some at a time."""
+
     def load(self, table: str, rows: pa.Table, json: Collection[int]) -> None:
         """Insert rows into a table with the same columns, in order; `json` holds the indexes of JSON text columns."""
 
@@ -84,6 +89,10 @@ class StoreConnection(Protocol):
 
         Waits for current readers, at most `patience` seconds; new readers are not blocked meanwhile.
         """
+
+
+AT_ONCE = 1_000
+"""How many rows are read at a time where a result is read piece by piece."""
 
 
 def quoted(name: str) -> str:

@@ -17,10 +17,11 @@ from millrace.model.duration import Duration
 from millrace.model.errors import NOTHING_LOST, ConflictError, CorruptError, MachineError, MillraceError, PipelineError
 from millrace.views import asked
 from millrace.views.copying import binary_rows
-from millrace.views.dialect import Cursor, StoreConnection
+from millrace.views.dialect import AT_ONCE, Cursor, StoreConnection
 from millrace.views.postgresql_values import PostgresqlDialect
-from millrace.views.sql import SqlStore, wall_clock
-from millrace.views.store import KEEP, NoViewsError, ViewRows, claimed
+from millrace.views.rights import Rights
+from millrace.views.sql import SqlStore, permitted, wall_clock
+from millrace.views.store import KEEP, NoViewsError, Selected, claimed
 
 T = TypeVar("T")
 
@@ -28,7 +29,10 @@ OLDEST = 15
 """The first PostgreSQL whose unique indexes can treat NULLs as equal."""
 _WAITS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 """The seconds to wait before each retry after the connection is lost."""
-_SETTINGS = "SET timezone = 'UTC'; SET client_min_messages = warning; SET cursor_tuple_fraction = 1"
+_SETTINGS = (
+    "SET timezone = 'UTC'; SET client_min_messages = warning; SET cursor_tuple_fraction = 1; "
+    "SET standard_conforming_strings = on"
+)
 _WRITER = "SET temp_buffers = '64MB'; SET random_page_cost = 1.1"  # looked-up rows are cached: they were just read
 _ONE_STATE = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _CLAIM = "SELECT pg_try_advisory_lock(7265739, hashtext(current_schema() || ' ' || $1::text))"
@@ -38,6 +42,11 @@ _ONE_QUERY = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"
 _SWAPPING = 7265739
 """The advisory lock that queries share and changes of SQL views take exclusively; it prevents deadlocks."""
 _MOST_IDLE = 8
+_MOST_READERS = 16
+_PATIENCE = 10
+"""How many seconds a reader waits while there are as many as may be."""
+_NOTICE = "SET client_connection_check_interval = '1s'"
+"""How the server notices that whoever asked has gone. It refuses this on systems where it cannot."""
 
 
 class PostgresqlConnection:
@@ -51,6 +60,13 @@ class PostgresqlConnection:
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Cursor:
         """Execute one SQL statement."""
         return self._connection.execute(sql.encode(), values or None, binary=True)
+
+    def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterator[list[Any]]:
+        """The rows of a query, some at a time."""
+        with self._connection.cursor("streamed", binary=True) as cursor:
+            cursor.execute(sql.encode(), values or None)
+            while rows := cursor.fetchmany(AT_ONCE):
+                yield rows
 
     def load(self, table: str, rows: pa.Table, json: Collection[int]) -> None:
         """Insert rows with COPY."""
@@ -97,7 +113,13 @@ class PostgresqlStore(SqlStore):
         self._alone = threading.Lock()
         self._writer: psycopg.Connection[Any] | None = None
         self._idle: deque[psycopg.Connection[Any]] = deque()
+        self._free = threading.BoundedSemaphore(_MOST_READERS)
         self._was_there = False
+
+    @property
+    def url(self) -> str:
+        """The URL of the store."""
+        return self._url
 
     def write(self, work: Callable[[StoreConnection, bool], T]) -> T:
         """Run `work` in one transaction; if the connection is lost, retry with a new one."""
@@ -131,24 +153,30 @@ class PostgresqlStore(SqlStore):
             except psycopg.Error as error:
                 raise self._cannot("read", error) from error
 
-    def query(
-        self, sql: str, limit_seconds: float = 10, max_rows: int | None = None, params: Sequence[Any] = ()
-    ) -> ViewRows:
-        """The result of one SQL query."""
+    @contextmanager
+    def select(
+        self, sql: str, limit_seconds: float = 10, params: Sequence[Any] = (), rights: Rights | None = None
+    ) -> Iterator[Selected]:
+        """The result of one SQL query, read piece by piece."""
         asked.check_query(sql)
-        limit = f"set_config('statement_timeout', '{max(1, round(limit_seconds * 1000))}', true)"
-        with self._reader(_ONE_QUERY) as connection:
-            try:
-                connection.execute(f"SELECT {limit}, pg_advisory_xact_lock_shared({_SWAPPING})".encode())
+        asked.check_seconds(limit_seconds)
+        milliseconds = min(max(1, round(min(limit_seconds, 1e6) * 1000)), 2**31 - 1)
+        try:
+            with self._reader(_ONE_QUERY, discard=True) as connection:
+                # The limit is set by a statement of its own: it has no effect on the one that sets it.
+                connection.execute(f"SET LOCAL statement_timeout = {milliseconds}".encode())
+                connection.execute(f"SELECT pg_advisory_xact_lock_shared({_SWAPPING})".encode())
+                allowed = None if rights is None else permitted(PostgresqlConnection(connection), sql, rights)
                 with connection.cursor("asked") as cursor:
-                    cursor.execute(sql.encode(), params or None)
-                    rows = cursor.fetchall() if max_rows is None else cursor.fetchmany(max_rows + 1)
+                    cursor.execute((sql if allowed is None else allowed.sql).encode(), params or None)
                     columns = tuple(column.name for column in cursor.description or ())
-            except psycopg.Error as error:
-                why = error
-            else:
-                return ViewRows(columns, rows[:max_rows], max_rows is not None and len(rows) > max_rows)
-        raise self._why(why, limit_seconds) from why
+                    yield Selected(columns, cursor.fetchmany, None if allowed is None else allowed.state)
+        except errors.UndefinedTable as error:
+            if "millrace_" in str(error):
+                raise NoViewsError(f"{self._where} holds no views", "run a pipeline with views first") from None
+            raise self._why(error, limit_seconds) from error
+        except psycopg.Error as error:
+            raise self._why(error, limit_seconds) from error
 
     @contextmanager
     def claim(self, pipeline: str, generation: int) -> Iterator[None]:
@@ -175,18 +203,29 @@ class PostgresqlStore(SqlStore):
             self._idle.pop().close()
 
     @contextmanager
-    def _reader(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
-        """A connection in a read-only transaction, which is rolled back afterwards."""
-        connection = self._begun(begin.encode())
+    def _reader(self, begin: str, discard: bool = False) -> Iterator[psycopg.Connection[Any]]:
+        """A connection in a read-only transaction, which is rolled back afterwards.
+
+        With `discard` nothing else that was done to the session stays either: settings, locks, prepared statements.
+        """
+        if not self._free.acquire(timeout=_PATIENCE):
+            raise MachineError(f"{_MOST_READERS} queries are reading the store already", "ask again later")
         try:
-            yield connection
+            connection = self._begun(begin.encode())
+            try:
+                yield connection
+            finally:
+                with suppress(psycopg.Error):
+                    connection.execute("ROLLBACK")
+                    if discard:
+                        connection.execute("DISCARD ALL")
+                        _settle(connection)
+                if connection.closed or len(self._idle) >= _MOST_IDLE:
+                    connection.close()
+                else:
+                    self._idle.append(connection)
         finally:
-            with suppress(psycopg.Error):
-                connection.execute("ROLLBACK")
-            if connection.closed or len(self._idle) >= _MOST_IDLE:
-                connection.close()
-            else:
-                self._idle.append(connection)
+            self._free.release()
 
     def _begun(self, begin: bytes) -> psycopg.Connection[Any]:
         while True:
@@ -218,7 +257,7 @@ class PostgresqlStore(SqlStore):
         connection.server_cursor_factory = psycopg.RawServerCursor
         try:
             self._check(connection.info)
-            connection.execute(_SETTINGS)
+            _settle(connection)
         except BaseException:
             connection.close()
             raise
@@ -278,3 +317,10 @@ class PostgresqlStore(SqlStore):
             name = said.removeprefix('relation "').removesuffix('" does not exist')
             return asked.no_view(name, [view.name for view in self.views()])
         return asked.failed(said)
+
+
+def _settle(connection: psycopg.Connection[Any]) -> None:
+    """Set what this module relies on."""
+    connection.execute(_SETTINGS)
+    with suppress(psycopg.Error):
+        connection.execute(_NOTICE)

@@ -36,6 +36,7 @@ _PLAIN = {
 class PostgresqlDialect(Dialect):
     """The SQL dialect of PostgreSQL."""
 
+    name = "postgres"
     row = "ctid"
     row_type = "TID"
     same = "IS NOT DISTINCT FROM"

@@ -1,9 +1,11 @@
 """A store in an SQL database: the parts that are the same for all databases."""
 
+import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -16,12 +18,27 @@ from millrace.views import generations, reading
 from millrace.views.catalog import Catalog, CommittedBatch
 from millrace.views.changing import change
 from millrace.views.dialect import StoreConnection, quoted
+from millrace.views.guarded import guard
+from millrace.views.rights import EVERYTHING, Rights
 from millrace.views.shape import ViewShape, check_names
-from millrace.views.store import Filter, Generation, GenerationState, NoViewsError, Order, Snapshot, ViewInfo, ViewRows
+from millrace.views.store import (
+    Filter,
+    Generation,
+    GenerationState,
+    NoViewsError,
+    Order,
+    Selected,
+    Snapshot,
+    Streamed,
+    ViewInfo,
+    ViewRows,
+)
 
 T = TypeVar("T")
 
 _TRIM_EVERY = 60 * SECOND
+_PIECE = 50_000
+"""How many rows of a query are read at a time."""
 
 
 def wall_clock() -> int:
@@ -37,6 +54,11 @@ class SqlStore(ABC):
         self._keep, self._clock = parse_duration(keep, "keep"), clock
         self._trimmed = clock()
 
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """The URL by which another process opens the store."""
+
     @abstractmethod
     def write(self, work: Callable[[StoreConnection, bool], T]) -> T:
         """Run `work` in one exclusive transaction; its flag is True if an earlier attempt may have been committed."""
@@ -46,10 +68,10 @@ class SqlStore(ABC):
         """A connection that reads one snapshot of the database."""
 
     @abstractmethod
-    def query(
-        self, sql: str, limit_seconds: float = 10, max_rows: int | None = None, params: Sequence[Any] = ()
-    ) -> ViewRows:
-        """The result of one SQL query."""
+    def select(
+        self, sql: str, limit_seconds: float = 10, params: Sequence[Any] = (), rights: Rights | None = None
+    ) -> AbstractContextManager[Selected]:
+        """The result of one SQL query, read piece by piece."""
 
     @abstractmethod
     def close(self) -> None:
@@ -195,11 +217,6 @@ class SqlStore(ABC):
         with self.read() as connection:
             return reading.changes(connection, view, since)
 
-    def history(self, view: str, where: Sequence[Filter] = (), last: int = 1_000) -> pa.Table:
-        """The changes of some rows of a view, with times."""
-        with self.read() as connection:
-            return reading.history(connection, view, where, last)
-
     def version(self) -> int:
         """The version of the last commit that changed something."""
         with self.read() as connection:
@@ -235,6 +252,45 @@ class SqlStore(ABC):
         """Rows of a view."""
         with self.read() as connection:
             return reading.rows(connection, view, where, order, limit, offset)
+
+    def query(
+        self, sql: str, limit_seconds: float = 10, max_rows: int | None = None, params: Sequence[Any] = ()
+    ) -> ViewRows:
+        """The result of one SQL query."""
+        found: list[tuple[Any, ...]] = []
+        most = sys.maxsize if max_rows is None else max_rows + 1
+        with self.select(sql, limit_seconds, params) as selected:
+            while len(found) < most and (more := selected.fetch(min(_PIECE, most - len(found)))):
+                found += more
+        return ViewRows(selected.columns, found[:max_rows], max_rows is not None and len(found) > max_rows)
+
+    @contextmanager
+    def stream(
+        self,
+        view: str,
+        where: Sequence[Filter] = (),
+        order: Sequence[Order] = (),
+        limit: int | None = None,
+        offset: int = 0,
+        rights: Rights = EVERYTHING,
+    ) -> Iterator[Streamed]:
+        """Rows of a view, read piece by piece."""
+        with self.read() as connection:
+            yield reading.stream(connection, view, where, order, limit, offset, rights)
+
+    @contextmanager
+    def stream_changes(self, view: str, since: int, rights: Rights = EVERYTHING) -> Iterator[Streamed]:
+        """Changes of a view, read piece by piece."""
+        with self.read() as connection:
+            yield reading.stream_changes(connection, view, since, rights)
+
+    @contextmanager
+    def history(
+        self, view: str, where: Sequence[Filter] = (), last: int = 1_000, rights: Rights = EVERYTHING
+    ) -> Iterator[Streamed]:
+        """The changes of some rows of a view, with times."""
+        with self.read() as connection:
+            yield reading.history(connection, view, where, last, rights)
 
     def trim(self, keep: Duration) -> None:
         """Remove changes that are older than `keep`."""
@@ -288,3 +344,22 @@ class SqlStore(ABC):
                         catalog.forget(kept, forgotten)
 
         self.write(work)
+
+
+@dataclass(frozen=True, slots=True)
+class Permitted:
+    """A query that may run, the tables that it then reads by the view that does, and its state (`Selected`)."""
+
+    sql: str
+    tables: Mapping[str, str]
+    state: str | None
+
+
+def permitted(connection: StoreConnection, sql: str, rights: Rights) -> Permitted:
+    """The query of a client as it may run."""
+    served = {kept.shape.name: kept for kept in Catalog(connection).views() if kept.changes is not None}
+    columns = {name: (*kept.shape.columns.names, kept.shape.version.name) for name, kept in served.items()}
+    guarded = guard(sql, connection.dialect.name, columns, rights)
+    used = [served[name] for name in guarded.views]
+    tables = {kept.shape.name: f"{kept.shape.name}__{kept.generation}" for kept in used}
+    return Permitted(guarded.sql, tables, reading.state_of(used) if guarded.is_stable else None)

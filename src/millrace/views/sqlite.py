@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,12 +16,14 @@ import pyarrow as pa
 
 from millrace.eventlog.room import why_no_room
 from millrace.model.duration import Duration
-from millrace.model.errors import NOTHING_LOST, CorruptError, MachineError, MillraceError, PipelineError, shown
+from millrace.model.errors import NOTHING_LOST, CorruptError, MachineError, MillraceError
 from millrace.views import asked
-from millrace.views.dialect import Cursor, StoreConnection
-from millrace.views.sql import SqlStore, wall_clock
+from millrace.views.dialect import AT_ONCE, Cursor, StoreConnection
+from millrace.views.rights import Rights
+from millrace.views.sql import SqlStore, permitted, wall_clock
+from millrace.views.sqlite_limits import Parameters, limit
 from millrace.views.sqlite_values import SqliteDialect, values
-from millrace.views.store import KEEP, NoViewsError, ViewRows, claimed
+from millrace.views.store import KEEP, NoViewsError, Selected, claimed
 
 T = TypeVar("T")
 
@@ -30,10 +31,6 @@ _PATIENCE = 60
 """How many seconds to wait for another writer."""
 _PIECE = 50_000
 """How many rows are converted to Python values at a time."""
-_LOOK_EVERY = 10_000
-"""How many virtual-machine instructions a query runs between two checks of its time limit."""
-_LONGEST_VALUE = 100_000_000
-"""The maximum size of a value in a query, in bytes."""
 _WRITER = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
@@ -42,7 +39,6 @@ _WRITER = (
     "PRAGMA wal_autocheckpoint = 32768",
     "PRAGMA journal_size_limit = 67108864",
 )
-_READS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
 _NO_TABLE = "no such table: "
 
 
@@ -58,6 +54,12 @@ class SqliteConnection:
         """Execute one SQL statement."""
         return self._connection.execute(sql, {str(number): value for number, value in enumerate(values, 1)})
 
+    def stream(self, sql: str, values: Sequence[Any] = ()) -> Iterator[list[Any]]:
+        """The rows of a query, some at a time."""
+        cursor = self._connection.execute(sql, {str(number): value for number, value in enumerate(values, 1)})
+        while rows := cursor.fetchmany(AT_ONCE):
+            yield rows
+
     def load(self, table: str, rows: pa.Table, json: Collection[int]) -> None:
         """Insert rows into a table."""
         marks = ", ".join("?" * rows.num_columns)
@@ -71,40 +73,6 @@ class SqliteConnection:
             self._connection.execute(statement)
 
 
-class _Parameters(dict[str, Any]):
-    """The parameters of a query by number. It records which ones SQLite looks up, as SQLite ignores unused ones.
-
-    It is a dict because sqlite3 treats any other mapping as a sequence.
-    """
-
-    def __init__(self, params: Sequence[Any]) -> None:
-        super().__init__((str(number), _value(value)) for number, value in enumerate(params, 1))
-        self._used: set[str] = set()
-
-    def __getitem__(self, number: str) -> Any:
-        self._used.add(number)
-        return super().__getitem__(number)
-
-    def check_used(self) -> None:
-        """Refuse parameters that the query does not use."""
-        unused = [number for number in self if number not in self._used]
-        if unused:
-            raise asked.failed(f"it has no ${unused[0]}, but {len(self)} parameters were given")
-
-
-def _value(value: Any) -> Any:
-    """A parameter in the representation of the store, so that times compare with those in views."""
-    if value is None or (isinstance(value, str | bytes | int | float) and not isinstance(value, bool)):
-        return value
-    try:
-        if isinstance(value, datetime):
-            at = value if value.tzinfo else value.replace(tzinfo=UTC)
-            return SqliteConnection.dialect.parameter(pa.scalar(at, pa.timestamp("us", "UTC")))
-        return SqliteConnection.dialect.parameter(pa.scalar(value))
-    except (pa.ArrowException, OverflowError):
-        raise PipelineError(f"{shown(value)} cannot be a parameter of a query") from None
-
-
 class SqliteStore(SqlStore):
     """A store in a file. One process writes at a time; readers and the writer do not block each other."""
 
@@ -115,6 +83,11 @@ class SqliteStore(SqlStore):
         self._alone = threading.Lock()
         self._writer: sqlite3.Connection | None = None
         self._inode = 0
+
+    @property
+    def url(self) -> str:
+        """The URL of the store."""
+        return f"sqlite:///{self._path}"
 
     @property
     def path(self) -> Path:
@@ -143,27 +116,28 @@ class SqliteStore(SqlStore):
                     raise NoViewsError(f"{self._path} holds no views", "run a pipeline with views first") from None
                 raise self._cannot("read", error, _ASK_AGAIN) from error
 
-    def query(
-        self, sql: str, limit_seconds: float = 10, max_rows: int | None = None, params: Sequence[Any] = ()
-    ) -> ViewRows:
-        """The result of one SQL query."""
+    @contextmanager
+    def select(
+        self, sql: str, limit_seconds: float = 10, params: Sequence[Any] = (), rights: Rights | None = None
+    ) -> Iterator[Selected]:
+        """The result of one SQL query, read piece by piece."""
         asked.check_query(sql)
-        given = _Parameters(params)
+        asked.check_seconds(limit_seconds)
+        given = Parameters(params)
         deadline = time.monotonic() + limit_seconds
         with closing(self._reader()) as connection:
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
-            connection.set_authorizer(_only_reads)
-            connection.set_progress_handler(lambda: time.monotonic() > deadline, _LOOK_EVERY)
             try:
-                cursor = connection.execute(sql, given)
-                rows = cursor.fetchall() if max_rows is None else cursor.fetchmany(max_rows + 1)
+                connection.execute("BEGIN")
+                allowed = None if rights is None else permitted(SqliteConnection(connection), sql, rights)
+                limit(connection, None if allowed is None else allowed.tables, lambda: time.monotonic() > deadline)
+                cursor = connection.execute(sql if allowed is None else allowed.sql, given)
+                given.check_used()
                 columns = tuple(column[0] for column in cursor.description or ())
+                yield Selected(columns, cursor.fetchmany, None if allowed is None else allowed.state)
             except UnicodeDecodeError:  # Python cannot decode SQLite's message about a damaged schema
                 raise self._damaged() from None
             except (sqlite3.Error, sqlite3.Warning) as error:
                 raise self._why(error, limit_seconds) from error
-        given.check_used()
-        return ViewRows(columns, rows[:max_rows], max_rows is not None and len(rows) > max_rows)
 
     @contextmanager
     def claim(self, pipeline: str, generation: int) -> Iterator[None]:
@@ -284,6 +258,8 @@ class SqliteStore(SqlStore):
             return asked.only_reads()
         if code in (*_DAMAGED, *_IN_THE_WAY):
             return self._cannot("read", error, _ASK_AGAIN)
+        if said.startswith(f"{_NO_TABLE}millrace_"):
+            return NoViewsError(f"{self._path} holds no views", "run a pipeline with views first")
         if said.startswith(_NO_TABLE):
             return asked.no_view(said.removeprefix(_NO_TABLE), [view.name for view in self.views()])
         return asked.failed(said) if self._opens() else self._damaged()
@@ -307,9 +283,3 @@ _IN_THE_WAY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR,
 def _code(error: Exception) -> int:
     """The primary result code of SQLite; 0 if there is none."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
-
-
-def _only_reads(action: int, name: str | None, *about: str | None) -> int:
-    # SQLite reports this action when it declares json_each; the connection is read-only, so nothing is written.
-    declares = action == sqlite3.SQLITE_UPDATE and name == "sqlite_master"
-    return sqlite3.SQLITE_OK if action in _READS or declares else sqlite3.SQLITE_DENY

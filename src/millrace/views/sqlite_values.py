@@ -24,6 +24,7 @@ _EXACT_DIGITS = 15
 class SqliteDialect(Dialect):
     """The SQL dialect of SQLite."""
 
+    name = "sqlite"
     row = "rowid"
     row_type = "INTEGER"
     same = "IS"

@@ -8,7 +8,7 @@ A replay fills a new *generation* of a pipeline's views beside the served one, a
 generation records its last commit, and accepts only the one after it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +22,7 @@ from millrace.model.duration import Duration, to_datetime
 from millrace.model.errors import MachineError, NotFoundError, PipelineError, unknown
 from millrace.model.extra import extra
 from millrace.model.schema import Schema
+from millrace.views.rights import EVERYTHING, Rights
 from millrace.views.shape import ViewShape
 
 KEEP = "1h"
@@ -101,8 +102,35 @@ class ViewRows:
     """Whether the limit cut off further rows."""
 
 
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The result of an SQL query, while it is read."""
+
+    columns: tuple[str, ...]
+    fetch: Callable[[int], list[tuple[Any, ...]]]
+    """The next rows, at most as many as asked for; none at the end."""
+    state: str | None = None
+    """Equal for two answers of the same query only if they are equal; None if that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """Rows or changes of a view, while they are read."""
+
+    version: int
+    """The version of the store at which they are read."""
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+    state: str
+    """Equal for two answers of the same request only if their rows are equal."""
+
+
 class Store(Protocol):
     """A database that stores views. Every failure is a MillraceError with advice."""
+
+    @property
+    def url(self) -> str:
+        """The URL by which another process opens the store."""
 
     def open(self, pipeline: str, shapes: Sequence[ViewShape], generation: int | None = None) -> None:
         """Create the missing views of a generation; the default is the served one.
@@ -173,12 +201,6 @@ class Store(Protocol):
         Raises ForgottenError if some of them are no longer available.
         """
 
-    def history(self, view: str, where: Sequence[Filter] = (), last: int = 1_000) -> pa.Table:
-        """The last of the available changes of rows of a view for which all filters hold, in the order of `changes`.
-
-        After the columns of `changes` comes `committed`, the time of the commit.
-        """
-
     def version(self) -> int:
         """The version of the last commit that changed something."""
 
@@ -202,6 +224,36 @@ class Store(Protocol):
         offset: int = 0,
     ) -> Snapshot:
         """The rows of a view for which all filters hold, sorted by `order` and then by key, with the view's types."""
+
+    def select(
+        self, sql: str, limit_seconds: float = 10, params: Sequence[Any] = (), rights: Rights | None = None
+    ) -> AbstractContextManager[Selected]:
+        """The result of one read-only SQL query, read piece by piece.
+
+        With `rights` the query is that of a client: it may use only what `views.guarded` allows to such a caller.
+        """
+
+    def stream(
+        self,
+        view: str,
+        where: Sequence[Filter] = (),
+        order: Sequence[Order] = (),
+        limit: int | None = None,
+        offset: int = 0,
+        rights: Rights = EVERYTHING,
+    ) -> AbstractContextManager[Streamed]:
+        """The rows that `rows` gives, as far as a caller may see them, read piece by piece."""
+
+    def stream_changes(self, view: str, since: int, rights: Rights = EVERYTHING) -> AbstractContextManager[Streamed]:
+        """The changes that `changes` gives, as far as a caller may see them, read piece by piece."""
+
+    def history(
+        self, view: str, where: Sequence[Filter] = (), last: int = 1_000, rights: Rights = EVERYTHING
+    ) -> AbstractContextManager[Streamed]:
+        """The last of the available changes of rows for which all filters hold, in the order of `changes`.
+
+        After the columns of `changes` comes `committed`, the time of the commit.
+        """
 
     def trim(self, keep: Duration) -> None:
         """Remove changes that are older than `keep`. Commits do so once a minute."""

@@ -28,6 +28,15 @@ def table_of(found: ViewRows) -> pa.Table:
     return pa.table([_array(values) for values in columns], list(found.columns))
 
 
+def arrow_bytes(table: pa.Table) -> bytes:
+    """A table as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
 def _array(values: Sequence[Any]) -> pa.Array:
     try:
         return pa.array(values)
