@@ -115,7 +115,7 @@ def test_what_the_user_wrote_means_the_same_in_postgresql(
     fill_postgresql(postgresql, found)
     for text in texts:
         query = parse(f"SELECT id FROM items WHERE {text}", {"items": VIEW})
-        original = psycopg_sql.SQL("SELECT id FROM items WHERE ") + psycopg_sql.SQL(text)  # type: ignore[arg-type]
+        original = psycopg_sql.SQL("SELECT id FROM items WHERE ") + psycopg_sql.SQL(text)
         assert {row[0] for row in postgresql.execute(original)} == arrow_keys(query, found)
 
 

@@ -20,6 +20,8 @@ from millrace.model.types import decimal_of, is_decimal
 
 Column: TypeAlias = Any
 """An array or a scalar of Arrow, whose compute functions take both."""
+Slots: TypeAlias = Sequence[Column] | Mapping[int, Column]
+"""Constants by the numbers of their slots."""
 _TYPES = {
     "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "STRING": pa.string(), "PATTERN": pa.string(), "BOOLEAN": pa.bool_(),
     "DATE": pa.int64(), "TIMESTAMP": pa.int64(),
@@ -28,7 +30,7 @@ _TYPES = {
 _WIDE = 38
 
 
-def truth(node: Condition | None, rows: pa.Table, slots: Sequence[Column]) -> pa.Array:
+def truth(node: Condition | None, rows: pa.Table, slots: Slots) -> pa.Array:
     """Whether the condition is true, for each row; never NULL."""
     if node is None:
         return pa.array(np.ones(len(rows), bool))
@@ -55,7 +57,7 @@ def scalar(value: Value, type: str) -> pa.Scalar:
     return pa.scalar(value, arrow_type_of(type))
 
 
-def evaluate(node: Condition, rows: Mapping[str, pa.Array], slots: Sequence[Column]) -> Column:
+def evaluate(node: Condition, rows: Mapping[str, pa.Array], slots: Slots) -> Column:
     """The value of a node for each row; a scalar if it reads no column."""
     match node:
         case ColumnOf(name=name, type=type):
