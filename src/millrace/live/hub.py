@@ -1,0 +1,617 @@
+"""The hub of live queries: a state machine without sockets, clock and store. Events go in, instructions come out.
+
+Facts that stay true:
+
+- Each state that a client is sent is the result of its query at the version that the message names.
+- Subscriptions of one query share its result, its matching and its messages. Queries that differ share reads.
+- A slow client changes nothing for others: its changes are held back as the latest state of each row, and sent when it
+  has caught up; if that takes too long or too much, it is disconnected with tokens to resume.
+- Nothing is held of a query without subscriptions, or of a view without queries.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from typing import assert_never
+
+from millrace.live import message
+from millrace.live.events import (
+    Backlog,
+    Changes,
+    ChangesRead,
+    Disconnect,
+    Event,
+    Follow,
+    Forgotten,
+    Gone,
+    Instruction,
+    ReadChanges,
+    ReadFailed,
+    ReadSnapshot,
+    Replaced,
+    Resume,
+    RightsChanged,
+    Send,
+    SnapshotRead,
+    Subscribe,
+    Tick,
+    Unfollow,
+    Unsubscribe,
+)
+from millrace.live.followed import Followed, Result, by_query, distributed, reads_of
+from millrace.live.grid import Grid
+from millrace.live.matcher import Matcher
+from millrace.live.query import LiveQuery
+from millrace.live.result import PlainState, SortedState
+from millrace.live.rowset import Rowset, Step, merged, plain_difference
+from millrace.live.subscriber import Client, Phase, Subscriber
+from millrace.live.token import Asked, Token, seal
+from millrace.live.window import Difference, difference
+from millrace.model.errors import MillraceError, PipelineError
+
+SECOND = 1_000_000
+_PART = 1_000
+"""The rows of one part of a snapshot."""
+_AT_ONCE = 2_000
+"""How many idle subscriptions are told of progress at one tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a hub."""
+
+    slack: int = 20
+    """How many rows of a sorted query are held beyond those it shows."""
+    backlog: int = 100
+    """With more waiting messages than this, a client's changes are held back."""
+    most_held: int = 100_000
+    """With more rows held back than this, or twenty times as many messages as `backlog`, it is disconnected."""
+    patience: int = 60 * SECOND
+    """So long changes are held back."""
+    idle: int = 10 * SECOND
+    """After so long without a message, a subscription is told of progress."""
+
+
+class Hub:
+    """Live queries of all clients."""
+
+    def __init__(self, secret: bytes, limits: Limits | None = None, grid: tuple[int, int] = (1, 1)) -> None:
+        """Sign tokens with a secret; the grid has lines of queries and columns of rows."""
+        self._secret, self._limits, self._grid = secret, limits or Limits(), grid
+        self._views: dict[str, Followed] = {}
+        self._clients: dict[str, Client] = {}
+        self._numbers = count(1)
+        self._now = 0
+        self._due: list[tuple[int, int, Subscriber]] = []
+        self._idle: deque[Subscriber] = deque()
+        self._outbox: dict[str, list[str]] = defaultdict(list)
+        self._done: list[Instruction] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held."""
+        return not self._views and not self._clients
+
+    def on(self, event: Event) -> list[Instruction]:
+        """Take in an event. Returns what is to be done, in order."""
+        match event:
+            case Subscribe(client, sub, query, asked):
+                self._subscribe(client, sub, query, asked, None)
+            case Resume(client, sub, query, token, version):
+                self._subscribe(client, sub, query, token.asked, (token.generation, version))
+            case Unsubscribe(client, sub):
+                held = self._clients.get(client)
+                if held is not None and sub in held.subs:
+                    self._drop(held.subs[sub])
+            case Gone(client):
+                self._gone(client)
+            case SnapshotRead():
+                self._snapshot(event)
+            case ReadFailed(view, number, error):
+                self._failed(view, number, error)
+            case ChangesRead():
+                self._missed(event)
+            case Changes():
+                self._changes(event)
+            case Replaced(view, generation):
+                if view in self._views and self._views[view].generation != generation:
+                    self._renew(self._views[view], "the view was computed anew")
+            case Forgotten(view):
+                if view in self._views:
+                    self._renew(self._views[view], "the changes are no longer kept")
+            case Tick(now):
+                self._tick(now)
+            case Backlog(client, messages):
+                self._backlog(client, messages)
+            case RightsChanged(rights):
+                for held in list(self._clients.values()):
+                    for each in [each for each in held.subs.values() if each.asked.rights == rights]:
+                        self._close(each, "the rights have changed")
+            case _:
+                assert_never(event)
+        return self._flushed()
+
+    def _flushed(self) -> list[Instruction]:
+        sends = [Send(client, tuple(texts)) for client, texts in self._outbox.items()]
+        done, self._done = self._done, []
+        self._outbox.clear()
+        leaves = [each for each in done if isinstance(each, Disconnect)]
+        return [*(each for each in done if not isinstance(each, Disconnect)), *sends, *leaves]
+
+    # Subscriptions come and go.
+
+    def _subscribe(self, name: str, sub: str, query: LiveQuery, asked: Asked, known: tuple[int, int] | None) -> None:
+        client = self._clients.setdefault(name, Client(name))
+        if sub in client.subs:
+            problem = PipelineError(f"there is a subscription {sub!r} already", "choose another name for sub")
+            self._outbox[name].append(message.to(sub, message.error(problem)))
+            return
+        view = self._views.get(query.shape.view)
+        if view is None:
+            view = self._views[query.shape.view] = Followed(query.shape.view, Grid(*self._grid))
+        result = view.results.get(query)
+        if result is None:
+            result = Result(query, next(self._numbers), self._state(query))
+            view.results[query] = view.by_handle[result.handle] = result
+        subscriber = Subscriber(client, sub, asked, result)
+        client.subs[sub], result.subs[subscriber] = subscriber, None
+        if asked.up_to is not None:
+            view.ending[subscriber] = None
+        if known is not None:
+            self._resume(view, subscriber, *known)
+        else:
+            self._begin(view, subscriber)
+        self._read(view)
+
+    def _state(self, query: LiveQuery) -> PlainState | SortedState:
+        return SortedState(query.offset, query.end, self._limits.slack) if query.is_sorted else PlainState()
+
+    def _begin(self, view: Followed, sub: Subscriber) -> None:
+        """Send a snapshot: at once if the rows are held, else when they have been read."""
+        sub.phase, state = Phase.WAITING, sub.result.state
+        if isinstance(state, SortedState) and sub.result.is_started and not state.is_stale:
+            self._send_snapshot(view, sub, ((entry.id, entry.text) for entry in state.shown))
+        else:
+            view.wanted[sub.result.query] = sub.result
+
+    def _drop(self, sub: Subscriber) -> None:
+        """Forget a subscription, and what only it needed."""
+        sub.phase = Phase.GONE
+        client, result = sub.client, sub.result
+        del client.subs[sub.name]
+        client.held -= len(sub.pending)
+        if not client.subs:
+            self._clients.pop(client.name, None)
+        del result.subs[sub]
+        view = self._views[result.query.shape.view]
+        view.forget(sub)
+        if result.subs:
+            return
+        if result.is_started:
+            view.grid.remove(result.handle)
+        del view.results[result.query], view.by_handle[result.handle]
+        view.wanted.pop(result.query, None)
+        if not view.results:
+            del self._views[view.name]
+            if view.generation is not None:
+                self._done.append(Unfollow(view.name))
+
+    def _gone(self, name: str) -> None:
+        client = self._clients.get(name)
+        for sub in list(client.subs.values()) if client else ():
+            self._drop(sub)
+        self._outbox.pop(name, None)
+
+    def _close(self, sub: Subscriber, reason: str) -> None:
+        self._tell(sub, message.closed(reason, self._token(sub)))
+        self._drop(sub)
+
+    def _token(self, sub: Subscriber) -> str:
+        view = self._views[sub.result.query.shape.view]
+        generation = sub.generation if view.generation is None else view.generation
+        return seal(Token(sub.asked, generation, sub.at), self._secret)
+
+    # Reads.
+
+    def _read(self, view: Followed) -> None:
+        """Read what is wanted, one read at a time: what comes meanwhile is read together after it."""
+        if view.reading is not None or not view.wanted:
+            return
+        view.reading, view.reads = next(self._numbers), reads_of(view.wanted.values())
+        view.wanted = {}
+        self._done.append(ReadSnapshot(view.name, view.reading, view.reads))
+
+    def _snapshot(self, event: SnapshotRead) -> None:
+        view = self._views.get(event.view)
+        if view is None or view.reading != event.number:
+            return
+        if view.generation is not None and view.generation != event.generation:
+            self._renew(view, "the view was computed anew")
+            return
+        if view.generation is None:
+            view.generation, view.version = event.generation, event.version
+            self._done.append(Follow(view.name, event.version))
+        view.reading = None
+        for read, table in zip(view.reads, event.tables, strict=True):
+            rows = Rowset(table, read.queries[0].shape.key)
+            is_all = read.end is None or len(rows) < read.end
+            found = [
+                (view.results[query], places) for query, places in distributed(read, rows) if query in view.results
+            ]
+            missed = view.missed([result for result, _ in found], event.version)
+            for result, places in found:
+                self._start(view, result, rows, places, is_all, event.version, missed.get(result.handle, {}))
+        self._read(view)
+
+    def _start(
+        self, view: Followed, result: Result, rows: Rowset, places: list[int], is_all: bool, version: int, missed: Step
+    ) -> None:
+        """Take in the rows of a result as they were at a version, and what was missed since then."""
+        shape = result.query.shape
+        entries = {entry.id: entry for entry in (rows.entry(place, shape) for place in places)}
+        state = result.state
+        if isinstance(state, SortedState):
+            state.begin(entries.values(), is_all)
+            state.take(missed)
+            shown = state.shown
+        else:
+            for id, (_, after) in missed.items():
+                entries.pop(id, None)
+                if after is not None:
+                    entries[id] = after
+            shown = tuple(entries.values())
+            if not result.is_started:
+                state.take({entry.id: (None, entry) for entry in shown})
+        if not result.is_started:
+            result.is_started, result.since = True, version
+            view.grid.add(result.handle, result.query)
+        elif isinstance(state, SortedState):
+            result.since = max(result.since, version)
+        if isinstance(state, SortedState) and state.is_stale:
+            view.wanted[result.query] = result
+            return
+        at = max(view.version, version)
+        for sub in list(result.subs):
+            match sub.phase:
+                case Phase.WAITING:
+                    sub.at = at
+                    self._send_snapshot(view, sub, [(entry.id, entry.text) for entry in shown], at)
+                case Phase.RESUMING:
+                    self._try_resume(view, sub)
+                case Phase.LIVE:
+                    self._renewed(view, sub)
+                case Phase.GONE:
+                    pass
+
+    def _renewed(self, view: Followed, sub: Subscriber) -> None:
+        """Send what has changed in a sorted result that was read again."""
+        if not isinstance(sub.result.state, SortedState):
+            return
+        if self._holds(sub):
+            self._hold(sub, {})
+        else:
+            self._send_state(view, sub)
+            self._check_end(view, sub)
+
+    def _failed(self, name: str, number: int, error: MillraceError) -> None:
+        view = self._views.get(name)
+        if view is None or view.reading != number:
+            return
+        view.reading = None
+        for query in [query for read in view.reads for query in read.queries if query in view.results]:
+            for sub in list(view.results[query].subs):
+                self._tell(sub, message.error(error))
+                self._drop(sub)
+        if self._views.get(name) is view:
+            self._read(view)
+
+    def _renew(self, view: Followed, reason: str) -> None:
+        """Begin anew with all results of a view."""
+        view.generation, view.version, view.reading, view.recent = None, 0, None, []
+        view.resuming, view.caught, view.grid = {}, {}, Grid(*self._grid)
+        for result in view.results.values():
+            result.is_started, result.since, result.state = False, 0, self._state(result.query)
+            view.wanted[result.query] = result
+            for sub in result.subs:
+                self._refetch(sub, reason)
+        self._read(view)
+
+    def _refetch(self, sub: Subscriber, reason: str) -> None:
+        if sub.phase is not Phase.WAITING:
+            self._tell(sub, message.refetch(reason))
+        sub.client.held -= len(sub.pending)
+        sub.phase, sub.pending, sub.is_behind = Phase.WAITING, {}, False
+        self._view_of(sub).forget(sub)
+
+    # Resuming.
+
+    def _resume(self, view: Followed, sub: Subscriber, generation: int, version: int) -> None:
+        sub.phase, sub.generation, sub.at = Phase.RESUMING, generation, version
+        if view.generation is not None and view.generation != generation:
+            self._refetch(sub, "the view was computed anew")
+            self._begin(view, sub)
+            return
+        number = next(self._numbers)
+        view.resuming[number] = sub
+        self._done.append(ReadChanges(view.name, number, version))
+        if not sub.result.is_started:
+            view.wanted[sub.result.query] = sub.result
+
+    def _missed(self, event: ChangesRead) -> None:
+        view = self._views.get(event.view)
+        sub = None if view is None else view.resuming.pop(event.number, None)
+        if view is None or sub is None:
+            return
+        if event.rows is None:
+            self._refetch(sub, "the changes since the version are no longer kept")
+            self._begin(view, sub)
+            self._read(view)
+            return
+        sub.missed = event.version, Rowset(event.rows, sub.result.query.shape.key, is_changes=True)
+        view.caught[sub] = None
+        self._try_resume(view, sub)
+        self._read(view)
+
+    def _try_resume(self, view: Followed, sub: Subscriber) -> None:
+        """Send what has changed since the version of a client, if both the changes and the result are known."""
+        result, state = sub.result, sub.result.state
+        if sub.missed is None or not result.is_started or _is_stale(sub):
+            return
+        if sub.generation != view.generation:
+            self._refetch(sub, "the view was computed anew")
+            self._begin(view, sub)
+            return
+        until, changes = sub.missed
+        now = view.version_of(result)
+        if max(until, view.version) < now:
+            return  # the result was read at a version whose changes are still to come
+        matcher = Matcher()
+        matcher.add(0, result.query)
+        step: Step = {}
+        for _, places in by_query(matcher.match(changes.rows)):
+            changes.step(places, result.query.shape, step, now)
+        merged(step, view.missed([result], until).get(result.handle, {}))
+        view.forget(sub)
+        self._live(sub)
+        sub.shown = state.shown if isinstance(state, SortedState) else ()
+        if isinstance(state, SortedState):
+            before = state.before(step) if sub.at <= now else state.shown
+            if before is None:
+                self._refetch(sub, "too much has changed since the version")
+                self._begin(view, sub)
+                return
+            found = difference(before, state.shown)
+        else:
+            found = plain_difference(step)
+        version = max(now, sub.at)
+        self._tell(sub, message.ready(sub.at, self._token(sub)))
+        if sub.at < now:
+            self._send_difference(view, sub, found, version)
+        self._check_end(view, sub)
+
+    # Changes.
+
+    def _changes(self, event: Changes) -> None:
+        view = self._views.get(event.view)
+        if view is None or view.generation is None or event.version < view.version:
+            return
+        if event.since > view.version:
+            self._renew(view, "the changes are no longer kept")
+            return
+        view.watermark = event.watermark or view.watermark
+        changes = Rowset(event.rows, self._key_of(view), is_changes=True).after(view.version)
+        if len(changes):
+            view.remember(changes)
+            self._apply(view, changes)
+        view.version = event.version
+        for sub in list(view.caught):
+            self._try_resume(view, sub)
+        self._end_some(view)
+        if self._views.get(view.name) is view:
+            self._read(view)
+
+    @staticmethod
+    def _key_of(view: Followed) -> tuple[str, ...]:
+        return next(iter(view.results)).shape.key
+
+    def _apply(self, view: Followed, changes: Rowset) -> None:
+        by_version: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
+        for handle, places in by_query(view.grid.match(changes.rows, changes.ids)):
+            start = 0
+            for end in range(1, len(places) + 1):
+                if end == len(places) or changes.versions[places[end]] != changes.versions[places[start]]:
+                    by_version[changes.versions[places[start]]].append((handle, places[start:end]))
+                    start = end
+        for version in sorted(by_version):
+            view.version = max(view.version, version - 1)
+            self._end_some(view)
+            view.version = version
+            for handle, places in by_version[version]:
+                result = view.by_handle.get(handle)
+                if result is not None and version > result.since:
+                    self._advance(view, result, version, changes.step(places, result.query.shape, {}))
+
+    def _advance(self, view: Followed, result: Result, version: int, step: Step) -> None:
+        """Take a result to a version, and tell its subscriptions."""
+        state = result.state
+        before = state.shown if isinstance(state, SortedState) else ()
+        if isinstance(state, SortedState) and state.is_stale:
+            return
+        changed = state.take(step)
+        if isinstance(state, SortedState) and state.is_stale:
+            view.wanted[result.query] = result
+            return
+        if not changed:
+            return
+        found = difference(before, state.shown) if isinstance(state, SortedState) else plain_difference(step)
+        bodies: dict[str, str] = {}
+        for sub in list(result.subs):
+            if sub.phase is not Phase.LIVE:
+                continue
+            if version <= sub.at:
+                sub.shown = state.shown if isinstance(state, SortedState) else ()
+            elif self._holds(sub) or sub.is_behind:
+                self._hold(sub, step)
+            else:
+                if sub.asked.form not in bodies:
+                    bodies[sub.asked.form] = self._body(view, sub, found, version)
+                self._send_body(view, sub, bodies[sub.asked.form], version)
+
+    def _holds(self, sub: Subscriber) -> bool:
+        return sub.client.backlog > self._limits.backlog or self._now < sub.due
+
+    def _hold(self, sub: Subscriber, step: Step) -> None:
+        """Hold changes back; of each row only the latest."""
+        if not sub.is_behind:
+            sub.is_behind = True
+            if self._now < sub.due:
+                heappush(self._due, (sub.due, next(self._numbers), sub))
+        if not sub.result.query.is_sorted:
+            sub.client.held -= len(sub.pending)
+            merged(sub.pending, step)
+            sub.client.held += len(sub.pending)
+        if sub.client.held > self._limits.most_held:
+            self._disconnect(sub.client, "too many changes wait to be sent")
+
+    # Time, and slow clients.
+
+    def _tick(self, now: int) -> None:
+        self._now = now
+        while self._due and self._due[0][0] <= now:
+            self._catch_up(heappop(self._due)[2])
+        for client in [each for each in self._clients.values() if each.slow_since is not None]:
+            if client.slow_since is not None and now - client.slow_since > self._limits.patience:
+                self._disconnect(client, "the client reads too slowly")
+        for _ in range(min(_AT_ONCE, len(self._idle))):
+            sub = self._idle[0]
+            if sub.phase is not Phase.GONE and now - sub.heard < self._limits.idle:
+                break
+            self._idle.popleft()
+            if sub.phase is Phase.GONE:
+                continue
+            self._idle.append(sub)
+            if sub.phase is Phase.LIVE and not sub.is_behind and not _is_stale(sub) and not self._holds(sub):
+                self._progress(self._view_of(sub), sub, max(sub.at, self._view_of(sub).version))
+            sub.heard = now
+
+    def _view_of(self, sub: Subscriber) -> Followed:
+        return self._views[sub.result.query.shape.view]
+
+    def _backlog(self, name: str, messages: int) -> None:
+        client = self._clients.get(name)
+        if client is None:
+            return
+        client.backlog = messages
+        if messages > self._limits.backlog:
+            client.slow_since = self._now if client.slow_since is None else client.slow_since
+            if messages > self._limits.backlog * 20:
+                self._disconnect(client, "too many messages wait to be sent")
+            return
+        client.slow_since = None
+        for sub in list(client.subs.values()):
+            self._catch_up(sub)
+
+    def _catch_up(self, sub: Subscriber) -> None:
+        """Send what was held back, if it is time; a result that is being read again is sent then."""
+        if sub.phase is not Phase.LIVE or not sub.is_behind or _is_stale(sub):
+            return
+        if not self._holds(sub):
+            self._send_state(self._view_of(sub), sub)
+        elif self._now < sub.due:
+            heappush(self._due, (sub.due, next(self._numbers), sub))
+
+    def _disconnect(self, client: Client, reason: str) -> None:
+        for sub in list(client.subs.values()):
+            self._close(sub, reason)
+        self._done.append(Disconnect(client.name, reason))
+
+    # Ends.
+
+    def _end_some(self, view: Followed) -> None:
+        """End subscriptions that have come to their last version."""
+        for sub in list(view.ending):
+            self._check_end(view, sub)
+
+    def _check_end(self, view: Followed, sub: Subscriber) -> None:
+        end = sub.asked.up_to
+        if end is not None and sub.phase is Phase.LIVE and view.version_of(sub.result) >= end:
+            self._finish(view, sub)
+
+    def _finish(self, view: Followed, sub: Subscriber) -> None:
+        if sub.phase is not Phase.LIVE or _is_stale(sub):
+            return
+        if sub.is_behind:
+            self._send_state(view, sub)
+        self._close(sub, "up_to")
+
+    # Messages.
+
+    def _tell(self, sub: Subscriber, body: str) -> None:
+        self._outbox[sub.client.name].append(message.to(sub.name, body))
+
+    def _send_snapshot(
+        self, view: Followed, sub: Subscriber, rows: Iterable[tuple[str, str]], at: int | None = None
+    ) -> None:
+        sub.at = view.version_of(sub.result) if at is None else at
+        found = list(rows)
+        if sub.asked.form != "invalidate":
+            for start in range(0, max(len(found), 1), _PART):
+                part = found[start : start + _PART]
+                self._tell(sub, message.snapshot(sub.result.query.shape.columns, start, part))
+        self._tell(sub, message.ready(sub.at, self._token(sub)))
+        self._live(sub)
+        state = sub.result.state
+        sub.shown = state.shown if isinstance(state, SortedState) else ()
+        self._sent(sub, sub.at)
+        self._check_end(view, sub)
+
+    def _live(self, sub: Subscriber) -> None:
+        sub.phase = Phase.LIVE
+        if not sub.is_watched:
+            sub.is_watched = True
+            self._idle.append(sub)
+
+    def _send_state(self, view: Followed, sub: Subscriber) -> None:
+        """Send how the result differs from the state that was last sent."""
+        state = sub.result.state
+        found = difference(sub.shown, state.shown) if isinstance(state, SortedState) else plain_difference(sub.pending)
+        sub.client.held -= len(sub.pending)
+        sub.pending = {}
+        self._send_difference(view, sub, found, view.version_of(sub.result))
+
+    def _send_difference(self, view: Followed, sub: Subscriber, found: Difference, version: int) -> None:
+        self._send_body(view, sub, self._body(view, sub, found, version), version)
+
+    def _body(self, view: Followed, sub: Subscriber, found: Difference, version: int) -> str:
+        if not found:
+            return ""
+        match sub.asked.form:
+            case "diff":
+                return message.batch(version, found)
+            case "upsert":
+                return message.upsert(version, found)
+            case _:
+                return message.invalidate(version)
+
+    def _send_body(self, view: Followed, sub: Subscriber, body: str, version: int) -> None:
+        if body:
+            self._tell(sub, body)
+        self._progress(view, sub, version)
+
+    def _progress(self, view: Followed, sub: Subscriber, version: int) -> None:
+        state = sub.result.state
+        self._tell(sub, message.progress(version, view.watermark, state.rows, state.checksum(sub.is_sorted)))
+        sub.shown = state.shown if isinstance(state, SortedState) else ()
+        self._sent(sub, version)
+
+    def _sent(self, sub: Subscriber, version: int) -> None:
+        sub.at, sub.heard, sub.is_behind = version, self._now, False
+        if sub.asked.min_interval:
+            sub.due = self._now + sub.asked.min_interval
+
+
+def _is_stale(sub: Subscriber) -> bool:
+    """Whether the result is being read again."""
+    return isinstance(sub.result.state, SortedState) and sub.result.state.is_stale
