@@ -18,6 +18,8 @@ from millrace.server.collector import Collector
 from millrace.server.dead import dead_routes
 from millrace.server.door import Door, Names, check_reads_all
 from millrace.server.gate import Marks
+from millrace.server.live_queries import LiveQueries, read_key, watermarks
+from millrace.server.live_routes import live_routes
 from millrace.server.metrics import metrics_text
 from millrace.server.pipelines import pipeline_routes
 from millrace.server.posting import DESCRIBED, Posting, post_routes
@@ -54,13 +56,16 @@ def make_app(
     collector = Collector(log, marks or Marks(), time.monotonic)
     asked = Workers(reader or store.url, workers, limits)
     names = names or Names()
+    live = LiveQueries(store, read_key(log.path.parent), time.monotonic, watermarks(pipelines))
     refuse = _refuser(log, store, folder)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        live.start()
         try:
             yield
         finally:
+            await live.close()
             await asked.close()
             collector.close()
 
@@ -97,6 +102,7 @@ def make_app(
         text, kind = metrics_text(pipelines(), log, request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": kind})
 
+    app.include_router(live_routes(live))
     app.include_router(page_routes())
     app.include_router(record_routes(log))
     app.include_router(pipeline_routes(folder, pipelines))

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from millrace.model.errors import MillraceError
 from millrace.server.pace import Pace
@@ -23,7 +24,11 @@ from millrace.views.rights import EVERYTHING, Rights
 JSON = "application/json"
 LINES = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
 """Content types of JSON lines. A plain web form cannot send any of these, nor JSON."""
-_RIGHTS, _MOST = "millrace.rights", "millrace.most"
+_RIGHTS, _MOST, _ALLOWED = "millrace.rights", "millrace.most", "millrace.allowed"
+PROTOCOL, _TOKEN = "millrace", "token."
+"""The subprotocol of WebSockets, and the start of another one that holds a token: browsers send no other header."""
+_POLICY, _LONGEST_REASON = 1008, 123
+"""The code with which a WebSocket is closed that is refused, and the maximum length of the reason."""
 _OPEN = ("/", "/healthz", "/millrace.js")
 """Paths that need no token: those of the page hold no data."""
 _PAGE = "/page/"
@@ -63,27 +68,60 @@ class Door:
             check_origin(headers, scope.get("scheme", "http"), self.names)
             if scope["type"] == "http" and scope["method"] in ("POST", "PUT", "PATCH"):
                 check_content(headers, scope["path"])
-            token = self._token(headers, scope["path"])
+            secret = _secret(scope, headers)
+            token = self._token(secret, scope["path"])
         except MillraceError as error:
-            await self.refuse(error)(scope, receive, send)
+            if scope["type"] == "websocket":
+                await _close(error, scope, receive, send)
+            else:
+                await self.refuse(error)(scope, receive, send)
             return
         scope[_RIGHTS] = EVERYTHING if token is None else token.rights
         scope[_MOST] = None if token is None else token.max_bytes
+        scope[_ALLOWED] = lambda: self._allows(secret) == scope[_RIGHTS]
         await self.app(scope, receive, send)
 
-    def _token(self, headers: dict[bytes, bytes], path: str) -> Token | None:
-        """The token of a request; None if it needs none."""
+    def _allows(self, secret: str) -> Rights | None:
+        """The rights that a secret has now; None if it has none."""
+        if not self.tokens.are_required:
+            return EVERYTHING
+        token = self.tokens.find(secret)
+        return None if token is None else token.rights
+
+    def _token(self, secret: str, path: str) -> Token | None:
+        """The token with a secret; None if the request needs none."""
         if not self.tokens.are_required or path in _OPEN or path.startswith(_PAGE):
             return None
-        kind, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        if kind.lower() != "bearer" or not secret:
+        if not secret:
             raise NoTokenError("this server needs a token", "send the header Authorization: Bearer TOKEN")
-        token = self.tokens.find(secret.strip())
+        token = self.tokens.find(secret)
         if token is None:
             raise NoTokenError("the token is not valid", "make one: millrace tokens create --scope read")
         if not self._pace.admits(token.id, token.per_second, self.clock()):
             raise BusyError(f"the token makes more than {token.per_second} requests a second", "wait, and ask again")
         return token
+
+
+def _secret(scope: Scope, headers: dict[bytes, bytes]) -> str:
+    """The secret that a request brings along; empty if it brings none."""
+    for protocol in scope.get("subprotocols", ()):
+        if protocol.startswith(_TOKEN):
+            return str(protocol.removeprefix(_TOKEN))
+    kind, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    return secret.strip() if kind.lower() == "bearer" else ""
+
+
+async def _close(error: MillraceError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse a WebSocket. A browser tells a page only why one was closed, not why one was not opened."""
+    socket = WebSocket(scope, receive, send)
+    await socket.accept(PROTOCOL if PROTOCOL in scope["subprotocols"] else None)
+    await socket.close(_POLICY, error.message.encode()[:_LONGEST_REASON].decode(errors="ignore"))
+
+
+def still_allowed(scope: Scope) -> Callable[[], bool]:
+    """Whether the caller of a request has the same rights as when it came."""
+    found: Callable[[], bool] = scope[_ALLOWED]
+    return found
 
 
 def rights_of(scope: Scope) -> Rights:

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import HTTPConnection
 
 from millrace.model.errors import PipelineError
 from millrace.server.answers import Answer
@@ -108,7 +109,7 @@ def view_routes(store: Store, workers: Workers) -> APIRouter:
     return routes
 
 
-def reader(request: Request) -> Rights:
+def reader(request: HTTPConnection) -> Rights:
     """The rights of a caller who may read views."""
     rights = rights_of(request.scope)
     if rights.scope is Scope.SEND:

@@ -14,7 +14,7 @@ from millrace.views.dialect import Dialect, StoreConnection, listed, quoted
 from millrace.views.rights import Rights
 from millrace.views.rowfilter import parse_filter, sql_of
 from millrace.views.shape import free_names, kind_of
-from millrace.views.store import Filter, ForgottenError, Order, Snapshot, Streamed
+from millrace.views.store import Filter, ForgottenError, OpenView, Order, Snapshot, Streamed
 
 _COMPARISONS = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _ORDERS = {"asc": "ASC NULLS FIRST", "desc": "DESC NULLS LAST"}
@@ -51,6 +51,23 @@ def stream(
         connection.dialect, kept, where, order, limit, offset, rights.row_filter(kept.shape.name)
     )
     return _streamed(connection, kept, columns, sql, values)
+
+
+def open_view(connection: StoreConnection, view: str) -> OpenView:
+    """A served view, as one snapshot has it."""
+    catalog, dialect = Catalog(connection), connection.dialect
+    kept = catalog.served(view)
+    columns = {column.name: column for column in (*kept.shape.columns, kept.shape.version)}
+
+    def rows(sql: str, values: Sequence[Any], names: Sequence[str]) -> pa.Table:
+        return _table(
+            dialect, Schema(tuple(columns[name] for name in names)), connection.execute(sql, values).fetchall()
+        )
+
+    return OpenView(
+        catalog.version(), kept.generation, kept.tables(dialect).data, dialect.name, rows,
+        lambda since: changes(connection, view, since),
+    )  # fmt: skip
 
 
 def changes(connection: StoreConnection, view: str, since: int) -> pa.Table:

@@ -26,6 +26,7 @@ from millrace.views.store import (
     Generation,
     GenerationState,
     NoViewsError,
+    OpenView,
     Order,
     Selected,
     Snapshot,
@@ -216,6 +217,12 @@ class SqlStore(ABC):
         """The changes of a view after a version."""
         with self.read() as connection:
             return reading.changes(connection, view, since)
+
+    @contextmanager
+    def open_view(self, view: str) -> Iterator[OpenView]:
+        """A served view in one snapshot."""
+        with self.read() as connection:
+            yield reading.open_view(connection, view)
 
     def version(self) -> int:
         """The version of the last commit that changed something."""

@@ -125,6 +125,23 @@ class Streamed:
     """Equal for two answers of the same request only if their rows are equal."""
 
 
+@dataclass(frozen=True, slots=True)
+class OpenView:
+    """A served view in one snapshot of the database."""
+
+    version: int
+    """The version of the store."""
+    generation: int
+    table: str
+    """SQL for the table of its rows."""
+    dialect: str
+    """The name of the database's SQL: sqlite or postgres."""
+    rows: Callable[[str, Sequence[Any], Sequence[str]], pa.Table]
+    """The rows that an SQL statement selects, given its parameters and the columns of the view that it selects."""
+    changes: Callable[[int], pa.Table]
+    """The changes after a version, as `Store.changes` gives them."""
+
+
 class Store(Protocol):
     """A database that stores views. Every failure is a MillraceError with advice."""
 
@@ -200,6 +217,9 @@ class Store(Protocol):
 
         Raises ForgottenError if some of them are no longer available.
         """
+
+    def open_view(self, view: str) -> AbstractContextManager[OpenView]:
+        """A served view in one snapshot, for reads that belong together."""
 
     def version(self) -> int:
         """The version of the last commit that changed something."""

@@ -15,7 +15,7 @@ export async function views(page, chosen) {
     return;
   }
   const view = known.find((each) => each.view === chosen) ?? known[0];
-  const columns = Object.keys(view.columns);
+  const columns = Object.keys(view.columns).slice(0, -1); // live queries have no version of a row
   const asked = { search: "", order: null, descending: false };
   const about = h("p", { class: "quiet", role: "status" });
   const body = h("tbody"), head = h("thead");
@@ -42,9 +42,9 @@ export async function views(page, chosen) {
     const texts = columns.filter((name) => view.columns[name] === "STRING");
     const where = asked.search && texts.length
       ? ` WHERE ${texts.map((name) => `${quoted(name)} LIKE ${text(`%${asked.search}%`)}`).join(" OR ")}` : "";
-    const order = asked.order ?? columns.at(-1);
-    const down = asked.order ? asked.descending : true;
-    return `SELECT * FROM ${quoted(view.view)}${where} ORDER BY ${quoted(order)}${down ? " DESC" : ""} LIMIT ${MOST}`;
+    const newest = columns.includes("window_start") ? ["window_start"] : [];
+    const by = (asked.order ? [`${quoted(asked.order)}${asked.descending ? " DESC" : ""}`] : newest.map((name) => `${quoted(name)} DESC`)).join(", ");
+    return `SELECT * FROM ${quoted(view.view)}${where}${by ? ` ORDER BY ${by}` : ""} LIMIT ${MOST}`;
   }
 
   function again() {
@@ -77,7 +77,7 @@ export async function views(page, chosen) {
         cell.dataset.value = value;
         cell.className = typeof row[name] === "number" ? "number" : row[name] === null ? "null" : "";
         cell.replaceChildren(name === "timing" ? mark(row[name]) : value);
-        if (is && name !== columns.at(-1)) {
+        if (is) {
           cell.classList.add("flash");
           setTimeout(() => cell.classList.remove("flash"), 1500);
         }

@@ -1,0 +1,80 @@
+"""What the hub of live queries reads of a store."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from millrace.live.events import (
+    Changes,
+    ChangesRead,
+    Event,
+    Forgotten,
+    Read,
+    ReadChanges,
+    ReadFailed,
+    ReadSnapshot,
+    Replaced,
+    SnapshotRead,
+)
+from millrace.live.query import LiveView, live_view
+from millrace.live.statement import Database, select, select_any
+from millrace.model.errors import MillraceError
+from millrace.views.store import ForgottenError, NoViewsError, OpenView, Store
+
+_DATABASES = {"sqlite": Database.SQLITE, "postgres": Database.POSTGRESQL}
+
+
+def live_views(store: Store) -> Mapping[str, LiveView]:
+    """The views of a store, by name."""
+    try:
+        return {info.name: live_view(info) for info in store.views()}
+    except NoViewsError:
+        return {}
+
+
+def snapshot(store: Store, wanted: ReadSnapshot) -> SnapshotRead | ReadFailed:
+    """The rows that the hub wants, all of one version."""
+    try:
+        with store.open_view(wanted.view) as view:
+            tables = tuple(_rows(view, read) for read in wanted.reads)
+            return SnapshotRead(wanted.view, wanted.number, view.version, view.generation, tables)
+    except MillraceError as error:
+        return ReadFailed(wanted.view, wanted.number, error)
+
+
+def missed_changes(store: Store, wanted: ReadChanges) -> ChangesRead:
+    """The changes that a client has missed; None if they are no longer kept."""
+    with store.open_view(wanted.view) as view:
+        with _forgetting() as found:
+            found.append(view.changes(wanted.since))
+        return ChangesRead(wanted.view, wanted.number, view.version, found[0] if found else None)
+
+
+def new_changes(store: Store, view: str, since: int, watermark: str | None) -> tuple[int, list[Event]]:
+    """The version of the store, and what has happened to a view since another one; its generation is always told."""
+    with store.open_view(view) as opened:
+        with _forgetting() as found:
+            found.append(opened.changes(since))
+        changes = Changes(view, since, opened.version, found[0], watermark) if found else Forgotten(view)
+        return opened.version, [Replaced(view, opened.generation), changes]
+
+
+@contextmanager
+def _forgetting() -> Iterator[list[pa.Table]]:
+    found: list[pa.Table] = []
+    try:
+        yield found
+    except ForgottenError:
+        found.clear()
+
+
+def _rows(view: OpenView, read: Read) -> pa.Table:
+    database = _DATABASES[view.dialect]
+    if len(read.queries) == 1:
+        (query,) = read.queries
+        made = select(query, view.table, database, read.end)
+        return view.rows(made.sql, made.values, query.shape.needed)
+    columns = tuple(dict.fromkeys(name for query in read.queries for name in query.shape.needed))
+    made = select_any(read.queries, columns, view.table, database)
+    return view.rows(made.sql, made.values, columns)
