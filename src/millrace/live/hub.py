@@ -559,7 +559,7 @@ class Hub:
         if sub.asked.form != "invalidate":
             for start in range(0, max(len(found), 1), _PART):
                 part = found[start : start + _PART]
-                self._tell(sub, message.snapshot(sub.result.query.shape.columns, start, part))
+                self._tell(sub, message.snapshot(sub.result.query.shape.columns, sub.is_sorted, start, part))
         self._tell(sub, message.ready(sub.at, self._token(sub)))
         self._live(sub)
         state = sub.result.state

@@ -117,10 +117,11 @@ def to(sub: str, body: str) -> str:
     return f'{{"sub":{quoted(sub)},{body}}}'
 
 
-def snapshot(columns: Sequence[str], first: int, rows: Iterable[tuple[str, str]]) -> str:
+def snapshot(columns: Sequence[str], is_sorted: bool, first: int, rows: Iterable[tuple[str, str]]) -> str:
     """A part of the rows; that with the first row 0 begins a new result."""
     names = ",".join(map(quoted, columns))
-    return f'"type":"snapshot","columns":[{names}],"from":{first},"rows":[{_pairs(rows)}]'
+    told = "true" if is_sorted else "false"
+    return f'"type":"snapshot","columns":[{names}],"sorted":{told},"from":{first},"rows":[{_pairs(rows)}]'
 
 
 def ready(version: int, token: str) -> str:

@@ -43,11 +43,14 @@ export function table(caption, columns, rows, attributes = {}) {
 
 const isNumber = (cell) => typeof cell === "number" || typeof cell === "bigint";
 
-/** A value of a row as text. */
+const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00$/;
+
+/** A value of a row as text; a time is in UTC. */
 export function shown(value) {
   if (value === null || value === undefined) return "NULL";
   if (isNumber(value)) return count(value);
-  return typeof value === "object" ? JSON.stringify(value) : String(value);
+  if (typeof value === "object") return JSON.stringify(value);
+  return TIME.test(value) ? value.replace("T", " ").replace(/(:00)?(\.0+)?\+00:00$/, "") : String(value);
 }
 
 export const count = (value) => Number.isInteger(Number(value)) ? value.toLocaleString("en") : String(value);

@@ -26,9 +26,11 @@ export async function history(element, view, row, whole = false) {
     h("div", { class: "bar" }, h("h2", {}, title)),
     h("p", { class: "quiet" }, "Each mark is a commit. Below the line is what it took back, above the line what it answered instead. Changes are kept for an hour, unless the store says otherwise."),
     steps.length ? timeline(steps, values) : h("p", { class: "quiet" }, "Its changes are no longer kept."),
-    table("Changes", ["time (UTC)", "version", "change", "pane", ...(whole ? BOUNDS : []), ...values], found.map((change) => [
+    table("Changes, newest first", ["time (UTC)", "version", "change", "pane", ...(whole ? BOUNDS : []), ...values], found.toReversed().map((change) => [
       at(change), change[version], sign(change.diff), mark(change.timing ?? change.pane_timing),
       ...(whole ? BOUNDS : []).map((name) => shown(change[name])), ...values.map((name) => change[name])])));
+  const newest = element.querySelector(".scroll");
+  if (newest) newest.scrollLeft = newest.scrollWidth;
   if (view.key.includes(BOUNDS[0])) {
     element.querySelector(".bar").append(h("label", {}, h("input", { type: "checkbox", checked: whole,
       onchange: (event) => history(element, view, row, event.target.checked) }), " all windows of this key"));
