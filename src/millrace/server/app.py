@@ -99,7 +99,7 @@ def make_app(
     def metrics(request: Request) -> Response:
         """Metrics for Prometheus."""
         check_reads_all(request)
-        text, kind = metrics_text(pipelines(), log, request.headers.get("accept", ""))
+        text, kind = metrics_text(pipelines(), log, live.figures, request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": kind})
 
     app.include_router(live_routes(live))

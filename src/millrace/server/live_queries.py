@@ -20,6 +20,7 @@ from typing import Any, ParamSpec, TypeVar, assert_never
 from millrace.live import message
 from millrace.live.events import (
     Backlog,
+    Changes,
     Disconnect,
     Event,
     Follow,
@@ -117,6 +118,8 @@ class LiveQueries:
         self._names = itertools.count(1)
         self._followed: dict[str, int] = {}
         """The version up to which the changes of each view were reported."""
+        self._messages = self._changes = 0
+        """How many messages were put into queues, and how many changes were matched."""
         self._wanted = asyncio.Event()
         self._views: tuple[float, Mapping[str, LiveView]] = (-_KNOWN, {})
         self._threads = ThreadPoolExecutor(2, "live-queries")
@@ -138,12 +141,14 @@ class LiveQueries:
 
     @property
     def figures(self) -> dict[str, int]:
-        """How many clients and subscriptions there are, and how many messages wait."""
+        """How many clients and subscriptions there are, and how many messages wait or were sent."""
         clients = self._clients.values()
         return {
             "clients": len(clients),
             "subscriptions": sum(len(client.subs) for client in clients),
-            "waiting": sum(len(client.waiting) for client in clients),
+            "waiting_messages": sum(len(client.waiting) for client in clients),
+            "messages": self._messages,
+            "changes": self._changes,
         }
 
     def join(self, rights: Rights, is_allowed: Callable[[], bool]) -> LiveClient:
@@ -222,6 +227,7 @@ class LiveQueries:
             case Send(name, messages):
                 if (client := self._clients.get(name)) is not None:
                     client.put(*messages)
+                    self._messages += len(messages)
                     if len(client.waiting) > self._limits.backlog:
                         self.note_backlog(client)
             case Disconnect(name, reason):
@@ -275,6 +281,7 @@ class LiveQueries:
             return
         self._followed[view] = version
         for event in events:
+            self._changes += len(event.rows) if isinstance(event, Changes) else 0
             self._take(event)
 
     async def _tick(self) -> None:
