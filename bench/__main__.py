@@ -7,7 +7,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import engine, logs, peers, pure, stores
+from bench import engine, live, logs, peers, pure, stores
 from bench.figures import Figure
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
@@ -22,6 +22,7 @@ _PARTS = {
     "logs": logs.run,
     "stores": stores.run,
     "pure": pure.run,
+    "live": live.run,
 }
 
 
