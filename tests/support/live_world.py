@@ -4,7 +4,6 @@ A client applies messages as docs/live.md says, slowly and plainly. The judge is
 over the rows as they were at the version that a message names.
 """
 
-import json
 import sqlite3
 from dataclasses import dataclass, field
 from random import Random
@@ -12,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.live.canonical import canonical, checksum
+from millrace.live.canonical import canonical, checksum, parsed
 from millrace.live.events import (
     Backlog,
     Changes,
@@ -142,7 +141,7 @@ class Watcher:
 
     def take(self, text: str) -> None:
         """Apply a message."""
-        said = json.loads(text)
+        said = parsed(text)
         kind = said["type"]
         assert said["sub"] == "s"
         if kind == "snapshot":
