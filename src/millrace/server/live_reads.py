@@ -18,7 +18,7 @@ from millrace.live.events import (
     SnapshotRead,
 )
 from millrace.live.query import LiveView, live_view
-from millrace.live.statement import Database, select, select_any
+from millrace.live.statement import Database, statement
 from millrace.model.errors import MillraceError
 from millrace.views.store import ForgottenError, NoViewsError, OpenView, Store
 
@@ -70,11 +70,5 @@ def _forgetting() -> Iterator[list[pa.Table]]:
 
 
 def _rows(view: OpenView, read: Read) -> pa.Table:
-    database = _DATABASES[view.dialect]
-    if len(read.queries) == 1:
-        (query,) = read.queries
-        made = select(query, view.table, database, read.end)
-        return view.rows(made.sql, made.values, query.shape.needed)
-    columns = tuple(dict.fromkeys(name for query in read.queries for name in query.shape.needed))
-    made = select_any(read.queries, columns, view.table, database)
-    return view.rows(made.sql, made.values, columns)
+    made = statement(read, view.table, _DATABASES[view.dialect])
+    return view.rows(made.sql, made.values, made.columns)
