@@ -72,7 +72,7 @@ class Door:
             token = self._token(secret, scope["path"])
         except MillraceError as error:
             if scope["type"] == "websocket":
-                await _close(error, scope, receive, send)
+                await refuse_socket(error, WebSocket(scope, receive, send))
             else:
                 await self.refuse(error)(scope, receive, send)
             return
@@ -111,10 +111,9 @@ def _secret(scope: Scope, headers: dict[bytes, bytes]) -> str:
     return secret.strip() if kind.lower() == "bearer" else ""
 
 
-async def _close(error: MillraceError, scope: Scope, receive: Receive, send: Send) -> None:
+async def refuse_socket(error: MillraceError, socket: WebSocket) -> None:
     """Refuse a WebSocket. A browser tells a page only why one was closed, not why one was not opened."""
-    socket = WebSocket(scope, receive, send)
-    await socket.accept(PROTOCOL if PROTOCOL in scope["subprotocols"] else None)
+    await socket.accept(PROTOCOL if PROTOCOL in socket.scope["subprotocols"] else None)
     await socket.close(_POLICY, error.message.encode()[:_LONGEST_REASON].decode(errors="ignore"))
 
 

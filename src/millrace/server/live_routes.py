@@ -10,8 +10,8 @@ from fastapi import APIRouter, Query, Request, WebSocket
 from starlette.responses import StreamingResponse
 from starlette.websockets import WebSocketDisconnect
 
-from millrace.model.errors import PipelineError
-from millrace.server.door import PROTOCOL, still_allowed
+from millrace.model.errors import MillraceError, PipelineError
+from millrace.server.door import PROTOCOL, refuse_socket, still_allowed
 from millrace.server.live_queries import LiveClient, LiveQueries
 from millrace.server.viewing import reader
 
@@ -29,7 +29,11 @@ def live_routes(live: LiveQueries) -> APIRouter:
 
     @routes.websocket("/live")
     async def socket(socket: WebSocket) -> None:
-        rights = reader(socket)
+        try:
+            rights = reader(socket)
+        except MillraceError as error:
+            await refuse_socket(error, socket)
+            return
         await socket.accept(PROTOCOL if PROTOCOL in socket.scope["subprotocols"] else None)
         client = live.join(rights, still_allowed(socket.scope))
         talking = [asyncio.create_task(_send(live, client, socket)), asyncio.create_task(_hear(live, client, socket))]
@@ -52,6 +56,7 @@ def live_routes(live: LiveQueries) -> APIRouter:
         resume: Annotated[str | None, Query(description="The id of the last event, to go on after it.")] = None,
     ) -> StreamingResponse:
         """A live query as Server-Sent Events: the messages of the protocol. A browser resumes by itself."""
+        rights = reader(request)
         last = resume or request.headers.get("last-event-id")
         if last is not None:
             version, _, token = last.partition(":")
@@ -63,7 +68,7 @@ def live_routes(live: LiveQueries) -> APIRouter:
             said = {"type": "subscribe", "sql": sql, "params": _list(params), **asked}
         else:
             raise PipelineError("the request names no query", "add sql=SELECT ...")
-        client = live.join(reader(request), still_allowed(request.scope))
+        client = live.join(rights, still_allowed(request.scope))
         await live.hear(client, json.dumps({"sub": "events", **said}))
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(_events(live, client), media_type="text/event-stream", headers=headers)
