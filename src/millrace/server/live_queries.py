@@ -53,7 +53,8 @@ KEY = "live.key"
 """The file, beside the log, with the key that signs resume tokens, so that they outlive the server."""
 _POLL = 0.05
 """How many seconds pass between two looks at the version of the store."""
-_TICK = 0.1
+_TICK, _CHECK = 0.1, 0.4
+"""How many seconds pass between two ticks of the hub's clock, and between two looks at the tokens of clients."""
 _AT_ONCE = 50
 """How many messages are sent before a client's queue is looked at again."""
 _KNOWN = 1.0
@@ -126,9 +127,10 @@ class LiveQueries:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to follow the store and the clock."""
+        """Begin to follow the store, the clock and the tokens."""
         self._begin(self._follow())
         self._begin(self._tick())
+        self._begin(self._check_tokens())
 
     async def close(self) -> None:
         """Disconnect all clients, and end."""
@@ -287,10 +289,14 @@ class LiveQueries:
     async def _tick(self) -> None:
         while True:
             self._take(Tick(round(self._clock() * 1_000_000)))
+            await asyncio.sleep(_TICK)
+
+    async def _check_tokens(self) -> None:
+        while True:
             for client in [each for each in self._clients.values() if not each.is_allowed()]:
                 client.close("the token is no longer valid", is_refused=True)
                 self._take(Gone(client.name))
-            await asyncio.sleep(_TICK)
+            await asyncio.sleep(_CHECK)
 
     async def _in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *arguments, **named))
