@@ -217,11 +217,11 @@ class Stream:
 
         return Windowed(self, caller()).group_by(*keys)
 
-    def window(self, windowing: Windowing, lateness: Duration = "0s") -> "Windowed":
+    def window(self, windowing: Windowing, lateness: Duration = "0s", late: str = "drop") -> "Windowed":
         """Aggregate over windows of the whole stream, without keys."""
         from millrace.model.query import Windowed
 
-        return Windowed(self, caller()).window(windowing, lateness)
+        return Windowed(self, caller()).window(windowing, lateness, late)
 
     if not TYPE_CHECKING:  # a type checker knows the methods
 

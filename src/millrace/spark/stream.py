@@ -49,6 +49,7 @@ from millrace.spark.shards import processor
 from millrace.spark.snapshots import Lookup
 from millrace.spark.timers import Timers
 from millrace.spark.trouble import by_number
+from millrace.spark.watermarks import Watermarks, keeps_late
 from millrace.spark.writers import Answers, Delivery, Views, Write, Writer, parse_guarantee
 
 OnBatch = Callable[[BatchProgress, Mapping[str, pa.Table]], None]
@@ -171,6 +172,8 @@ class StreamRun:
         self._delivery.deliver(batch, digest, gathered.answers, [*self._writes(), self._write_letters(gathered)])
         if (timers := gathered.timers()) is not None:
             Timers(self._checkpoint.timers).write(*timers)
+        if any(map(keeps_late, self._plan.stages)):
+            Watermarks(self._checkpoint).write(batch, gathered.watermarks())
         if self._on_batch is not None:
             phases = {"run": ran - began, "write": time.monotonic() - ran}
             progress = gathered.progress(batch, phases, self._clock_moved(gathered), self._dead)
