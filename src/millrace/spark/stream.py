@@ -102,18 +102,19 @@ class StreamRun:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait at most `timeout` seconds; return whether the run has ended. Raises the error of a failed run."""
+        has_ended = True
         try:
             # It accepts fractions of a second, although its type does not say so.
-            ended = self.query.awaitTermination(timeout)  # type: ignore[arg-type]
+            has_ended = self.query.awaitTermination(timeout) is not False  # type: ignore[arg-type]
         except PySparkException as error:
             failure = self._failure or error
             if isinstance(failure, StoppedError):
                 return True
             raise self._explained(plain_error(failure, self.damage)) from None
         finally:
-            if not self.query.isActive:
+            if has_ended and not self.query.isActive:  # a call to Java: not at every look at a stream that waits
                 self.lock.close()
-        return ended is not False
+        return has_ended
 
     def _explained(self, error: BaseException) -> BaseException:
         """An error; if it has no explanation, perhaps the disk: Spark's state server may die of it before a worker."""
