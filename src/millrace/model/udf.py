@@ -3,17 +3,14 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from millrace.model.errors import refuse, shown
 from millrace.model.expression import RowSql
 from millrace.model.schema import parse_schema
 from millrace.model.version import check_version
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column as SparkColumn
-
-RowValue: TypeAlias = "str | SparkColumn | UserCall"
+RowValue: TypeAlias = "RowSql | UserCall"
 """A value of a row as users write it: a row expression, or a call of a function."""
 _OF_ROWS = (100, 101)
 """PySpark's numbers for functions that take the values of one row, pickled or as Arrow."""
