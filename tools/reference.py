@@ -41,7 +41,7 @@ API = (
         "Pipelines, streams and queries",
         "A source is a `Stream`; `group_by` and `window` make it `Windowed`; `aggregate` makes that a `Query`; a "
         "`Pipeline` gives queries names and runs them together.",
-        ("Pipeline", "explain"),
+        ("Pipeline", "explain", "udf"),
         ("millrace.model.stream.Stream", "millrace.model.query.Windowed", "millrace.model.query.Query"),
     ),
     ApiPage(
