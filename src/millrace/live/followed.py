@@ -32,6 +32,11 @@ class Result:
     since: int = 0
     """The version at which it was read; changes up to it are part of it."""
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether too few rows are held, so that it must be read again."""
+        return isinstance(self.state, SortedState) and self.state.is_stale
+
 
 @dataclass(slots=True, eq=False)
 class Followed:
