@@ -17,8 +17,9 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from millrace.live.condition import Condition, Constant
+from millrace.live.constant import Given, Source, kind_of_parameter, source_of, unsupported, used
 from millrace.live.query import LiveQuery, LiveView, Ordering, QueryShape, query_shape
-from millrace.live.reading import Given, Reader, Source, column_named, kind_of_parameter, source_of, unsupported, used
+from millrace.live.reading import Reader, column_named
 from millrace.model.errors import PipelineError, shown
 from millrace.views.asked import no_view
 
