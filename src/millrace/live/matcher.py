@@ -14,7 +14,18 @@ import pyarrow as pa
 
 from millrace.live.condition import FLIPPED, Call, Condition, Constant, Slot, conjuncts, has_slot, walk
 from millrace.live.evaluate import arrow_type_of, columns, evaluate, truth
-from millrace.live.index import EqualityIndex, Numbers, Pairs, RangeIndex, joined, nothing
+from millrace.live.index import (
+    HIGHEST,
+    LOWEST,
+    EqualityIndex,
+    EqualRangeIndex,
+    Numbers,
+    Pairs,
+    Range,
+    RangeIndex,
+    joined,
+    nothing,
+)
 from millrace.live.ordering import Key, key_of, keys_of
 from millrace.live.query import LiveQuery
 from millrace.model.types import is_decimal
@@ -42,7 +53,7 @@ class _Plan:
     """What a row decides without a query."""
     equal: tuple[_Bound, ...]
     within: tuple[_Bound, ...]
-    """Bounds of one expression; used only where nothing must be equal."""
+    """Bounds of one expression."""
     rest: Condition | None
     """What is left to evaluate for pairs of a row and a query."""
 
@@ -54,8 +65,8 @@ def _planned(condition: Condition | None) -> _Plan:
     lists = [bound for bound in bounds if bound.name == "in"]  # a query is entered once for each member of one list
     equal = (*(bound for bound in bounds if bound.name == "eq"), *lists[:1])
     ranges = [bound for bound in bounds if bound.name in ("lt", "le", "gt", "ge")]
-    within = tuple(each for each in ranges if not equal and each.expression == ranges[0].expression)
-    # An index decides equality, and ranges of numbers; one range has one lower and one upper end.
+    within = tuple(each for each in ranges if each.expression == ranges[0].expression)
+    # An index decides equality, or ranges of numbers alone; one range has one lower and one upper end.
     exact = len({each.name[0] for each in within}) == len(within) and all(each.slot.type != "STRING" for each in within)
     decided = {bound.whole for bound in (equal or (within if exact else ()))}
     rest = [part for part in parts if has_slot(part) and part not in decided]
@@ -96,6 +107,7 @@ class _Group:
                     self._slots[part.number] = _SlotColumn(part.type)
         self._equal = EqualityIndex()
         self._within = RangeIndex()
+        self._both = EqualRangeIndex()
 
     def add(self, handle: int, constants: tuple[Constant, ...]) -> int:
         """Add a query; returns its number."""
@@ -107,17 +119,24 @@ class _Group:
         self.live += 1
         for place, column in self._slots.items():
             column.put(number, constants[place])
-        if self.plan.equal:
-            self._equal.add(number, self._equal_keys(constants))
+        keys, range = self._equal_keys(constants), self._range(constants)
+        if range is None:
+            pass  # no row is within
+        elif self.plan.equal and self.plan.within:
+            self._both.add(number, keys, range)
+        elif self.plan.equal:
+            self._equal.add(number, keys)
         elif self.plan.within:
-            self._add_range(number, constants)
+            self._within.add(number, *range)
         return number
 
     def remove(self, number: int, constants: tuple[Constant, ...]) -> None:
         """Remove a query."""
         self.handles[number] = -1
         self.live -= 1
-        if self.plan.equal:
+        if self.plan.equal and self.plan.within and self._range(constants) is not None:
+            self._both.remove(number, self._equal_keys(constants))
+        elif self.plan.equal:
             self._equal.remove(number, self._equal_keys(constants))
 
     @property
@@ -141,6 +160,8 @@ class _Group:
         values = columns(rows)
         if self.plan.equal:
             found = [_keys(bound.expression, values) for bound in self.plan.equal]
+            if self.plan.within:
+                return _pieces(self._both.find(found, _keys(self.plan.within[0].expression, values)))
             return _pieces(self._equal.find(found))
         if self.plan.within:
             return _pieces(self._within.find(_keys(self.plan.within[0].expression, values)))
@@ -177,22 +198,23 @@ class _Group:
             found.append([key for key in keys if key is not None])
         return found
 
-    def _add_range(self, number: int, constants: tuple[Constant, ...]) -> None:
+    def _range(self, constants: tuple[Constant, ...]) -> Range | None:
+        """The range of a query; None if nothing is within."""
         low: Any = None
         high: Any = None
         for bound in self.plan.within:
             value = constants[bound.slot.number]
             key: Any = None if isinstance(value, tuple) else key_of(value, bound.slot.type)
             if key is None:
-                return  # a comparison with NULL is never true
+                return None  # a comparison with NULL is never true
             if isinstance(key, int) and bound.name in ("gt", "lt"):
                 key += 1 if bound.name == "gt" else -1
             if bound.name in ("gt", "ge"):
                 low = key if low is None else max(low, key)
             else:
                 high = key if high is None else min(high, key)
-        if not (isinstance(low, int) and low >= 2**63) and not (isinstance(high, int) and high < -(2**63)):
-            self._within.add(number, low, high)
+        beyond = (isinstance(low, int) and low > HIGHEST) or (isinstance(high, int) and high < LOWEST)
+        return None if beyond else (low, high)
 
 
 def _keys(expression: Condition, values: dict[str, pa.Array]) -> list[Key | None]:
