@@ -99,7 +99,7 @@ def walk(seed: int, steps: int = 120, grid: tuple[int, int] = (1, 1)) -> tuple[W
     return world, sum(each.states for each in everyone)
 
 
-@examples(250)
+@examples(120)
 @given(st.integers(0, 10**9))
 def test_each_state_that_is_sent_is_a_real_one(seed: int) -> None:
     world, _ = walk(seed)
