@@ -235,6 +235,13 @@ def test_nothing_is_kept_when_the_last_one_leaves() -> None:
     assert hub.on(changes(1, (1, (1, 1, None, None)))) == []
 
 
+def test_a_view_that_begins_anew_is_let_go_too() -> None:
+    hub = Hub(SECRET)
+    started(hub, subscribe("a", "SELECT id FROM items"))
+    hub.on(Replaced("items", 2))
+    assert hub.on(Gone("a")) == [Unfollow("items")]
+
+
 def test_changes_with_a_gap_begin_anew() -> None:
     hub = Hub(SECRET)
     started(hub, subscribe("a", "SELECT id FROM items"))

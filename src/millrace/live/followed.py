@@ -45,6 +45,9 @@ class Followed:
     name: str
     grid: Grid
     generation: int | None = None
+    """The generation that is served; None until it is known."""
+    is_followed: bool = False
+    """Whether the shell was told to report its changes."""
     version: int = 0
     """All changes up to this version were taken."""
     began: int = 0

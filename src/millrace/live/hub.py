@@ -166,7 +166,7 @@ class Hub:
         view.wanted.pop(result.query, None)
         if not view.results:
             del self._views[view.name]
-            if view.generation is not None:
+            if view.is_followed:
                 self._done.append(Unfollow(view.name))
 
     def _gone(self, name: str) -> None:
@@ -208,6 +208,7 @@ class Hub:
             return
         if view.generation is None:
             view.generation, view.version, view.began = event.generation, event.version, event.version
+            view.is_followed = True
             self._done.append(Follow(view.name, event.version))
         view.reading = None
         for read, table in zip(view.reads, event.tables, strict=True):
