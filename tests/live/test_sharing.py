@@ -196,6 +196,17 @@ def test_a_token_of_another_generation_is_answered_with_a_snapshot() -> None:
     assert kinds(done, "b") == ["refetch", "snapshot", "ready"]
 
 
+def test_a_token_of_other_rights_is_answered_with_a_snapshot() -> None:
+    """The rows of the client may be some that it has no right to see."""
+    hub = Hub(SECRET)
+    wide, narrow = "SELECT id FROM items ORDER BY id", "SELECT id FROM items WHERE n = 1 ORDER BY id"
+    done = started(hub, subscribe("a", wide, rights="all"), subscribe("b", narrow, rights="few"))
+    token = unseal(told(done, "a")[-1]["token"], SECRET)
+    done = hub.on(Resume("c", "s", parse(narrow, VIEWS), token, 0, "few"))
+    assert kinds(done, "c") == ["refetch", "snapshot", "ready"]
+    assert unseal(told(done, "c")[-1]["token"], SECRET).asked.rights == "few"
+
+
 def test_a_read_that_fails_ends_its_subscriptions_only() -> None:
     hub = Hub(SECRET)
     (read,) = hub.on(subscribe("a", "SELECT id FROM items"))

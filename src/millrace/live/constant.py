@@ -12,6 +12,8 @@ from millrace.live.condition import Constant, Value
 from millrace.model.errors import PipelineError, shown
 from millrace.model.types import decimal_of, is_decimal
 
+_LONGEST_PATTERN, _MOST_SIGNS = 1_000, 8
+
 
 @dataclass(frozen=True, slots=True)
 class Given:
@@ -162,6 +164,10 @@ def converted(value: Any, type: str) -> Value:
     if type == "PATTERN":
         if "\\" in value:
             raise PipelineError(f"the pattern {value!r} contains a backslash, which databases read in two ways")
+        if len(value) > _LONGEST_PATTERN or value.count("%") > _MOST_SIGNS:  # databases take very long for these
+            raise PipelineError(
+                f"the pattern {shown(value)} has more than {_LONGEST_PATTERN} characters, or {_MOST_SIGNS} signs %"
+            )
         return str(value)
     return _date(value) if type == "DATE" else _timestamp(value)
 

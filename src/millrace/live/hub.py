@@ -10,6 +10,7 @@ Facts that stay true:
 """
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import count
 from typing import assert_never
 
@@ -71,8 +72,9 @@ class Hub:
         match event:
             case Subscribe(client, sub, query, asked):
                 self._subscribe(client, sub, query, asked, None)
-            case Resume(client, sub, query, token, version):
-                self._subscribe(client, sub, query, token.asked, (token.generation, version))
+            case Resume(client, sub, query, token, version, rights):
+                known = token.generation, version, token.asked.rights
+                self._subscribe(client, sub, query, replace(token.asked, rights=rights), known)
             case Unsubscribe(client, sub):
                 held = self._clients.get(client)
                 if held is not None and sub in held.subs:
@@ -112,7 +114,10 @@ class Hub:
 
     # Subscriptions come and go.
 
-    def _subscribe(self, name: str, sub: str, query: LiveQuery, asked: Asked, known: tuple[int, int] | None) -> None:
+    def _subscribe(
+        self, name: str, sub: str, query: LiveQuery, asked: Asked, known: tuple[int, int, str] | None
+    ) -> None:
+        """Add a subscription; of a resumed one the generation, the version and the rights that it had are known."""
         client = self._clients.setdefault(name, Client(name))
         if sub in client.subs:
             problem = PipelineError(f"there is a subscription {sub!r} already", "choose another name for sub")
@@ -305,10 +310,11 @@ class Hub:
 
     # Resuming.
 
-    def _resume(self, view: Followed, sub: Subscriber, generation: int, version: int) -> None:
+    def _resume(self, view: Followed, sub: Subscriber, generation: int, version: int, rights: str) -> None:
         sub.phase, sub.generation, sub.at = Phase.RESUMING, generation, version
-        if view.generation is not None and view.generation != generation:
-            self._refetch(sub, "the view was computed anew")
+        is_new = view.generation is not None and view.generation != generation
+        if is_new or rights != sub.asked.rights:
+            self._refetch(sub, "the view was computed anew" if is_new else "the rights have changed")
             self._begin(view, sub)
             return
         self._read_changes(view, sub)
