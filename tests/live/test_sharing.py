@@ -10,11 +10,13 @@ from live_world import SECRET, VIEW, VIEWS
 from millrace.live.events import (
     Backlog,
     Changes,
+    ChangesRead,
     Disconnect,
     Follow,
     Gone,
     Instruction,
     Read,
+    ReadChanges,
     ReadFailed,
     ReadSnapshot,
     Replaced,
@@ -30,7 +32,7 @@ from millrace.live.hub import Hub
 from millrace.live.parsing import parse
 from millrace.live.sending import Limits
 from millrace.live.statement import Database, statement
-from millrace.live.token import Asked, unseal
+from millrace.live.token import Asked, Token, unseal
 from millrace.model.errors import MachineError
 
 _KINDS = [pa.int64(), pa.int64(), pa.string(), pa.float64()]
@@ -205,6 +207,23 @@ def test_a_token_of_other_rights_is_answered_with_a_snapshot() -> None:
     done = hub.on(Resume("c", "s", parse(narrow, VIEWS), token, 0, "few"))
     assert kinds(done, "c") == ["refetch", "snapshot", "ready"]
     assert unseal(told(done, "c")[-1]["token"], SECRET).asked.rights == "few"
+
+
+def test_changes_that_were_read_before_the_rows_are_read_again() -> None:
+    """After a restart nobody follows the view: what happened between the two reads would be missed."""
+    hub = Hub(SECRET)
+    sql = "SELECT id, n FROM items"
+    query = parse(sql, VIEWS)
+    first, snapshot = hub.on(Resume("a", "s", query, Token(Asked(sql), 1, 1), 1))
+    assert isinstance(first, ReadChanges)
+    assert isinstance(snapshot, ReadSnapshot)
+    assert hub.on(ChangesRead("items", first.number, 1, changes(1).rows)) == []
+    done = hub.on(SnapshotRead("items", snapshot.number, 2, 1, (rows((1, 5, None, None)),)))
+    (again,) = [each for each in done if isinstance(each, ReadChanges)]
+    assert kinds(done, "a") == []
+    missed = changes(2, (1, (1, 5, None, None)))
+    ready, batch, progress = told(hub.on(ChangesRead("items", again.number, 2, missed.rows)), "a")
+    assert (ready["version"], batch["adds"], progress["version"]) == (1, [["[1]", [1, 5]]], 2)
 
 
 def test_a_read_that_fails_ends_its_subscriptions_only() -> None:
