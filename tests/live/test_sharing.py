@@ -168,6 +168,22 @@ def test_an_interval_sends_the_latest_state_only() -> None:
     assert kinds(hub.on(Tick(1_700)), "a") == []
 
 
+@pytest.mark.parametrize("sql", ["SELECT id FROM items", "SELECT id FROM items ORDER BY n"])
+def test_a_subscription_ends_at_its_last_version(sql: str) -> None:
+    """Also where later versions come in the same report, and where changes are held back."""
+    hub = Hub(SECRET)
+    hub.on(Tick(1))
+    started(hub, subscribe("a", sql, up_to=2), subscribe("b", sql, up_to=2, min_interval=100))
+    added = [changes(version, (1, (version, version, None, None))).rows for version in (1, 2, 3)]
+    done = hub.on(Changes("items", 0, 3, pa.concat_tables(added)))
+    assert kinds(done, "a") == ["batch", "progress", "batch", "progress", "closed"]
+    assert kinds(done, "b") == ["batch", "progress", "closed"]
+    for name in "ab":
+        assert told(done, name)[-2]["rows"] == 2
+        assert told(done, name)[-1]["reason"] == "up_to"
+    assert hub.is_empty
+
+
 def test_progress_is_told_when_idle() -> None:
     hub = Hub(SECRET, Limits(idle=100))
     started(hub, subscribe("a", "SELECT id FROM items"))
