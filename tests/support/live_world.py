@@ -32,9 +32,10 @@ from millrace.live.events import (
     Unfollow,
     Unsubscribe,
 )
-from millrace.live.hub import Hub, Limits
+from millrace.live.hub import Hub
 from millrace.live.parsing import parse
 from millrace.live.query import LiveView
+from millrace.live.sending import Limits
 from millrace.live.statement import Database, as_table, statement
 from millrace.live.token import Asked, unseal
 from millrace.model.schema import parse_schema

@@ -35,10 +35,11 @@ from millrace.live.events import (
     Unfollow,
     Unsubscribe,
 )
-from millrace.live.hub import Hub, Limits
+from millrace.live.hub import Hub
 from millrace.live.message import ResumeMessage, SubscribeMessage, UnsubscribeMessage, read_message
 from millrace.live.parsing import parse, parse_filter
 from millrace.live.query import LiveQuery, LiveView, restricted
+from millrace.live.sending import Limits
 from millrace.live.token import Asked, unseal
 from millrace.model.duration import to_datetime
 from millrace.model.errors import CorruptError, MachineError, MillraceError, PipelineError
