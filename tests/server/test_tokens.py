@@ -254,10 +254,8 @@ def test_tokens_by_command_and_over_tls(folder: Path, tmp_path: Path, monkeypatc
             with pytest.raises(MillraceError, match="does not allow"):
                 connection.send("plays", {"n": 1})
             ran("revoke", listed["token"])
-            deadline = time.monotonic() + 10
+            time.sleep(1)  # within which it must act
             with pytest.raises(MillraceError, match="the token is not valid"):
-                while time.monotonic() < deadline:
-                    connection.views()
-                    time.sleep(0.05)
+                connection.views()
         with pytest.raises(httpx.TransportError):
             httpx.get(f"http://127.0.0.1:{running.port}/healthz")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
@@ -20,7 +20,7 @@ from millrace.server.door import Door, Names, check_reads_all
 from millrace.server.gate import Marks
 from millrace.server.metrics import metrics_text
 from millrace.server.posting import DESCRIBED, Posting, post_routes
-from millrace.server.refusals import status_of
+from millrace.server.refusals import REFUSED, status_of
 from millrace.server.tokens import FILE, Tokens
 from millrace.server.viewing import view_routes
 from millrace.server.workers import Workers
@@ -61,7 +61,7 @@ def make_app(
             await asked.close()
             collector.close()
 
-    app = FastAPI(title="Millrace", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(title="Millrace", docs_url=None, redoc_url=None, lifespan=lifespan, responses=REFUSED)
 
     @app.exception_handler(MillraceError)
     async def failed(request: Request, error: MillraceError) -> Response:
@@ -104,7 +104,7 @@ def make_app(
             raise not_found("pipeline", name, known, "name one of GET /pipelines")
         return named
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     def metrics(request: Request) -> Response:
         """Metrics for Prometheus."""
         check_reads_all(request)
