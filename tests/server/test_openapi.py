@@ -25,7 +25,7 @@ from stores import answers
 
 SOURCE = memory("events", "k STRING, at TIMESTAMP").event_time("at", delay="0s").group_by("k")
 SHAPE = shape_of("hourly", SOURCE.window(window.fixed("1h")).trigger(on.each()).retracting().aggregate(n=agg.count()))
-EXAMPLES = 15
+EXAMPLES = 8
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 

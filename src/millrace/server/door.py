@@ -24,6 +24,8 @@ JSON = "application/json"
 LINES = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
 """Content types of JSON lines. A plain web form cannot send any of these, nor JSON."""
 _RIGHTS, _MOST = "millrace.rights", "millrace.most"
+_POLICY = 1008
+"""The code by which a WebSocket is refused."""
 _OPEN = ("/healthz",)
 """Paths that need no token."""
 
@@ -59,12 +61,15 @@ class Door:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
             check_host(headers, self.names)
-            check_origin(headers, scope.get("scheme", "http"), self.names)
+            check_origin(headers, self.names)
             if scope["type"] == "http" and scope["method"] in ("POST", "PUT", "PATCH"):
                 check_content(headers, scope["path"])
             token = self._token(headers, scope["path"])
         except MillraceError as error:
-            await self.refuse(error)(scope, receive, send)
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": _POLICY, "reason": error.message[:100]})
+            else:
+                await self.refuse(error)(scope, receive, send)
             return
         scope[_RIGHTS] = EVERYTHING if token is None else token.rights
         scope[_MOST] = None if token is None else token.max_bytes
@@ -117,14 +122,13 @@ def check_host(headers: dict[bytes, bytes], names: Names) -> None:
         raise WrongHostError(f"this server is not {host!r}", f"name it: millrace serve --allow-host {host or 'NAME'}")
 
 
-def check_origin(headers: dict[bytes, bytes], scheme: str, names: Names) -> None:
-    """Refuse a request of a web page from elsewhere."""
+def check_origin(headers: dict[bytes, bytes], names: Names) -> None:
+    """Refuse a request of a web page from elsewhere. Behind a proxy, the server does not know its own scheme."""
     given = headers.get(b"origin")
     if given is None:
         return
     origin, host = given.decode("latin-1").lower(), headers.get(b"host", b"").decode("latin-1").lower()
-    web = {"ws": "http", "wss": "https"}.get(scheme, scheme)
-    if origin != f"{web}://{host}" and origin not in names.origins:
+    if origin not in (f"http://{host}", f"https://{host}") and origin not in names.origins:
         raise ForbiddenError(
             f"a web page of {origin} may not use this server", f"allow it: millrace serve --allow-origin {origin}"
         )

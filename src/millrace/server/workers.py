@@ -46,7 +46,9 @@ class Worker:
         """Start a process on the store at a URL."""
         ours, its = socket.socketpair()
         with its:
-            process = subprocess.Popen([sys.executable, "-m", "millrace.server.worker"], stdin=its.fileno())
+            # In a session of its own, it does not get the Ctrl-C of a terminal.
+            command = [sys.executable, "-m", "millrace.server.worker"]
+            process = subprocess.Popen(command, stdin=its.fileno(), start_new_session=True)
         worker = cls(process, *await asyncio.open_connection(sock=ours))
         try:
             async with asyncio.timeout(_START):
@@ -114,11 +116,6 @@ class Workers:
         self._all: set[Worker] = set()
         self._free = asyncio.Semaphore(count)
         self._waiting = 0
-
-    async def warm(self) -> None:
-        """Start a process, so that the first question need not wait for it."""
-        async with self._worker():
-            pass
 
     async def answer(self, ask: Ask) -> AsyncGenerator[Part]:
         """The parts of an answer. Whoever stops reading them ends the query."""
