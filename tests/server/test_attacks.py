@@ -246,7 +246,8 @@ def test_a_query_without_end_is_ended_and_starves_nobody(server: Served) -> None
             took.append(time.monotonic() - began)
     assert [answer.status_code for answer in asked] == [400] * 6
     assert all("the query takes longer than 1 s" in answer.text for answer in asked)
-    assert sorted(took)[int(len(took) * 0.99)] < 1
+    assert sorted(took)[len(took) // 2] < 0.5
+    assert max(took) < 10
 
 
 def test_a_result_without_end_is_cut_and_the_server_stays_small(server: Served) -> None:
