@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ from millrace import MillraceError, agg, memory, on, window
 from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit
 from millrace.server import collector as collecting
+from millrace.server.answers import Answer
 from millrace.server.app import make_app
-from millrace.server.asks import Ask, AskQuery, Limits
+from millrace.server.asks import Ask, AskQuery, Head, Limits, Part
 from millrace.server.body import Body
 from millrace.server.collector import Collector, Post
 from millrace.server.door import Names
@@ -274,6 +275,23 @@ def test_a_client_that_leaves_ends_its_query(server: Served) -> None:
         busy = _until(lambda: [each for each in descendants(server.process.pid) if _is_busy(each)])
     _until(lambda: not set(busy) & set(descendants(server.process.pid)))
     assert httpx.post(f"{server.url}/query", json={"sql": "SELECT 1"}, timeout=30).status_code == 200
+
+
+def test_a_client_that_takes_nothing_gives_its_process_back() -> None:
+    closed = []
+
+    async def parts() -> AsyncGenerator[Part]:
+        try:
+            yield Head(None)
+            yield b"a"
+        finally:
+            closed.append(True)
+
+    async def never(message: Any = None) -> Any:
+        await asyncio.Event().wait()
+
+    asyncio.run(asyncio.wait_for(Answer(parts(), "application/json", 0.1)({}, never, never), 30))
+    assert closed == [True]
 
 
 def test_a_term_signal_ends_a_server_with_queries(folder: Path) -> None:
