@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import stat
 import subprocess
 import time
@@ -223,6 +224,27 @@ def test_tokens_that_mean_nothing_are_refused(folder: Path, tmp_path: Path, opti
     assert not (tmp_path / FILE).exists()
 
 
+def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    commands = re.findall(r"^    (millrace tokens create .*)$", page, re.MULTILINE)
+    assert len(commands) == 3
+    for each in commands:
+        where = ["--log", str(tmp_path / "log.db"), "--store", str(tmp_path / "views.db")]
+        done = CliRunner().invoke(command, [*shlex.split(each)[1:], *where])
+        assert done.exit_code == 0, done.output
+    assert len(load(tmp_path / FILE) or ()) == 3
+
+
+def test_the_page_names_every_request(client: TestClient, secrets: dict[str, str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
+    described = client.get("/openapi.json", headers={"Authorization": f"Bearer {secrets['admin']}"}).json()
+    for path in described["paths"]:
+        named = re.sub(
+            r"{(pipeline|name)}", "charts", path.replace("{topic}", "plays").replace("{view}", "hourly_plays")
+        )
+        assert named.partition("/dead/")[0] in page, path
+
+
 def test_tokens_by_command_and_over_tls(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token is made, used by the Python client over TLS, and revoked while the server runs."""
     (tmp_path / "views.db").write_bytes((folder / "views.db").read_bytes())
@@ -254,10 +276,8 @@ def test_tokens_by_command_and_over_tls(folder: Path, tmp_path: Path, monkeypatc
             with pytest.raises(MillraceError, match="does not allow"):
                 connection.send("plays", {"n": 1})
             ran("revoke", listed["token"])
-            deadline = time.monotonic() + 10
+            time.sleep(1)  # within which it must act
             with pytest.raises(MillraceError, match="the token is not valid"):
-                while time.monotonic() < deadline:
-                    connection.views()
-                    time.sleep(0.05)
+                connection.views()
         with pytest.raises(httpx.TransportError):
             httpx.get(f"http://127.0.0.1:{running.port}/healthz")

@@ -30,7 +30,8 @@ def served(folder: Path, *options: str, scheme: str = "http", certificate: Path 
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "millrace", "serve", "--port", str(port), "--folder", ".", "--log", "log.db"]
-    process = subprocess.Popen([*command, "--store", "views.db", *options], cwd=folder, stderr=subprocess.DEVNULL)
+    with (folder / "serve.log").open("wb") as told:  # for whoever looks into a failure
+        process = subprocess.Popen([*command, "--store", "views.db", *options], cwd=folder, stderr=told)
     try:
         url, deadline = f"{scheme}://127.0.0.1:{port}", time.monotonic() + 60
         while True:

@@ -71,6 +71,8 @@ ANSWERED = [
     ("SELECT k FROM HOURLY WHERE n = 1 UNION SELECT k FROM secret WHERE n = 2 ORDER BY 1", [("NO",), ("SE",)]),
     ("SELECT upper(lower(k)), coalesce(NULL, length(k)), CASE WHEN n = 1 THEN 'a' END FROM hourly WHERE k = 'NO'",
      [("NO", 2, "a")]),
+    ("SELECT t.a, t.b, h.* FROM (SELECT k AS a, n AS b FROM secret WHERE k = 'X') AS t JOIN hourly h ON h.k = t.a", []),
+    ("WITH t(c) AS (SELECT k FROM hourly WHERE n = 1) SELECT t.c FROM t", [("NO",)]),
     ("SELECT k, row_number() OVER (ORDER BY n) FROM hourly ORDER BY n LIMIT 2", [("FI", 1), ("NO", 2)]),
     ("VALUES (1, 'it''s -- no /* comment')", [(1, "it's -- no /* comment")]),
     ("-- a comment\nSELECT /* another */ 'a\\b' || '$1';", [("a\\b$1",)]),

@@ -65,7 +65,7 @@ class Door:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
             check_host(headers, self.names)
-            check_origin(headers, scope.get("scheme", "http"), self.names)
+            check_origin(headers, self.names)
             if scope["type"] == "http" and scope["method"] in ("POST", "PUT", "PATCH"):
                 check_content(headers, scope["path"])
             secret = _secret(scope, headers)
@@ -155,14 +155,13 @@ def check_host(headers: dict[bytes, bytes], names: Names) -> None:
         raise WrongHostError(f"this server is not {host!r}", f"name it: millrace serve --allow-host {host or 'NAME'}")
 
 
-def check_origin(headers: dict[bytes, bytes], scheme: str, names: Names) -> None:
-    """Refuse a request of a web page from elsewhere."""
+def check_origin(headers: dict[bytes, bytes], names: Names) -> None:
+    """Refuse a request of a web page from elsewhere. Behind a proxy, the server does not know its own scheme."""
     given = headers.get(b"origin")
     if given is None:
         return
     origin, host = given.decode("latin-1").lower(), headers.get(b"host", b"").decode("latin-1").lower()
-    web = {"ws": "http", "wss": "https"}.get(scheme, scheme)
-    if origin != f"{web}://{host}" and origin not in names.origins:
+    if origin not in (f"http://{host}", f"https://{host}") and origin not in names.origins:
         raise ForbiddenError(
             f"a web page of {origin} may not use this server", f"allow it: millrace serve --allow-origin {origin}"
         )

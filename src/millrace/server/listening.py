@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from millrace.model.errors import MachineError, PipelineError
 from millrace.server.tokens import FILE, load
 
-_ENDS_WITHIN = 3
+_ENDS_WITHIN = 2
 """How many seconds requests have to end when the server is told to."""
 
 

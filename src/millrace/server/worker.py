@@ -1,4 +1,4 @@
-"""A query process: reads questions from its standard input, and writes answers to its standard output.
+"""A query process: reads questions from a socket, which is its standard input, and writes answers to it.
 
 The server ends it when an answer takes too long or nobody waits for it any more. Its memory is limited, and it yields
 to the server where both want the processor. The server does not trust what it writes: kind, length and bytes, never
@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import resource
+import socket
 import sqlite3
 import struct
 import sys
@@ -30,8 +31,8 @@ _OF_SQLITE = 0.75
 
 def main() -> None:
     """Answer questions until the input ends."""
-    given, written = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not write into an answer
+    server = socket.socket(fileno=os.dup(sys.stdin.fileno()))
+    given, written = server.makefile("rb"), server.makefile("wb")
     os.nice(_GENTLE)
     url, limits = pickle.loads(_question(given))
     store = open_store(url)
