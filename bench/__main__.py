@@ -7,7 +7,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import engine, ingest, logs, peers, pure, stores
+from bench import engine, ingest, live, logs, peers, pure, stores
 from bench.figures import Figure
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
@@ -23,6 +23,7 @@ _PARTS = {
     "stores": stores.run,
     "ingest": ingest.run,
     "pure": pure.run,
+    "live": live.run,
 }
 
 

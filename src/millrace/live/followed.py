@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -41,6 +42,8 @@ class Followed:
     generation: int | None = None
     version: int = 0
     """All changes up to this version were taken."""
+    began: int = 0
+    """All changes after this version are told."""
     watermark: str | None = None
     results: dict[LiveQuery, Result] = field(default_factory=dict)
     by_handle: dict[int, Result] = field(default_factory=dict)
@@ -97,8 +100,8 @@ def by_query(pairs: Pairs) -> Iterable[tuple[int, list[int]]]:
     places, handles = pairs
     order = np.lexsort((places, handles))
     places, handles = places[order], handles[order]
-    starts = np.flatnonzero(np.diff(handles, prepend=-1))
-    for start, end in zip(starts.tolist(), [*starts.tolist()[1:], len(handles)], strict=True):
+    ends = [*np.flatnonzero(np.diff(handles, prepend=-1)).tolist(), len(handles)]
+    for start, end in pairwise(ends):
         yield int(handles[start]), places[start:end].tolist()
 
 

@@ -231,7 +231,7 @@ class Hub:
             self._renew(view, "the view was computed anew")
             return
         if view.generation is None:
-            view.generation, view.version = event.generation, event.version
+            view.generation, view.version, view.began = event.generation, event.version, event.version
             self._done.append(Follow(view.name, event.version))
         view.reading = None
         for read, table in zip(view.reads, event.tables, strict=True):
@@ -289,7 +289,9 @@ class Hub:
         """Send what has changed in a sorted result that was read again."""
         if not isinstance(sub.result.state, SortedState):
             return
-        if self._holds(sub):
+        if view.version_of(sub.result) < sub.at:
+            sub.shown = sub.result.state.shown
+        elif self._holds(sub):
             self._hold(sub, {})
         else:
             self._send_state(view, sub)
@@ -333,11 +335,14 @@ class Hub:
             self._refetch(sub, "the view was computed anew")
             self._begin(view, sub)
             return
-        number = next(self._numbers)
-        view.resuming[number] = sub
-        self._done.append(ReadChanges(view.name, number, version))
+        self._read_changes(view, sub)
         if not sub.result.is_started:
             view.wanted[sub.result.query] = sub.result
+
+    def _read_changes(self, view: Followed, sub: Subscriber) -> None:
+        number = next(self._numbers)
+        view.resuming[number] = sub
+        self._done.append(ReadChanges(view.name, number, sub.at))
 
     def _missed(self, event: ChangesRead) -> None:
         view = self._views.get(event.view)
@@ -367,6 +372,10 @@ class Hub:
         now = view.version_of(result)
         if max(until, view.version) < now:
             return  # the result was read at a version whose changes are still to come
+        if until < view.began:  # and nobody has told of the changes between them
+            view.forget(sub)
+            self._read_changes(view, sub)
+            return
         matcher = Matcher()
         matcher.add(0, result.query)
         step: Step = {}
@@ -493,8 +502,14 @@ class Hub:
                 continue
             self._idle.append(sub)
             if sub.phase is Phase.LIVE and not sub.is_behind and not _is_stale(sub) and not self._holds(sub):
-                self._progress(self._view_of(sub), sub, max(sub.at, self._view_of(sub).version))
+                self._still(self._view_of(sub), sub)
             sub.heard = now
+
+    def _still(self, view: Followed, sub: Subscriber) -> None:
+        """Tell an idle subscription of progress, unless its snapshot is of a version that the result has yet to reach."""
+        version = view.version_of(sub.result)
+        if version >= sub.at:
+            self._progress(view, sub, version)
 
     def _view_of(self, sub: Subscriber) -> Followed:
         return self._views[sub.result.query.shape.view]

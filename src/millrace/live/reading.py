@@ -144,10 +144,8 @@ class Reader:
         return found
 
     def operands(self, tree: exp.Expr, *sides: exp.Expr) -> list[_Node]:
-        """The nodes of operands. Refuses what databases group differently without parentheses."""
-        for side in sides:
-            if isinstance(side, _PREDICATES):
-                raise PipelineError(f"{as_sql(tree)} can be read in two ways", "put parentheses around its parts")
+        """The nodes of operands. Refuses what databases group differently."""
+        _check_grouping(tree, *sides)
         return [self.node(side) for side in sides]
 
     def compared(self, name: Operation, left: _Node, right: _Node, tree: exp.Expr) -> Condition:
@@ -344,6 +342,18 @@ _PREDICATES = (
 )  # fmt: skip
 
 
+def _check_grouping(tree: exp.Expr, *sides: exp.Expr) -> None:
+    """Refuse operands that databases group differently without parentheses.
+
+    The parser puts parentheses around IS by itself, so that those of the user cannot be told from its own.
+    """
+    for side in sides:
+        if isinstance(side, exp.Paren) and isinstance(side.this, exp.Is) and not isinstance(tree, exp.Is):
+            raise PipelineError(f"{as_sql(tree)} can be read in two ways", "write it with AND and OR")
+        if isinstance(side, _PREDICATES):
+            raise PipelineError(f"{as_sql(tree)} can be read in two ways", "put parentheses around its parts")
+
+
 def _is_exact(type: str) -> bool:
     return type == "BIGINT" or is_decimal(type)
 
@@ -387,6 +397,7 @@ def _is(reader: Reader, tree: exp.Is) -> Condition:
         return _negated(Call("is_null", (_tested(reader, tree),), "BOOLEAN"), tree)
     if not isinstance(what, exp.Boolean):
         raise unsupported(tree, "IS takes NULL, TRUE or FALSE")
+    _check_grouping(tree, tree.this)
     node = reader.boolean(tree.this)
     if not what.this:
         node = Call("not", (node,), "BOOLEAN")
