@@ -191,7 +191,7 @@ def test_a_server_whose_store_is_unreachable_lives_but_is_not_ready(folder: Path
         return [described(each, None) for each in all_under(folder)]
 
     away = open_store("postgresql://nobody@127.0.0.1:1/nothing?connect_timeout=2")
-    with TestClient(make_app(Log(folder / "log.db"), away, pipelines=pipelines)) as client:
+    with TestClient(make_app(Log(folder / "log.db"), away, pipelines=pipelines), "http://localhost") as client:
         assert client.get("/healthz").status_code == 200
         refused = client.get("/readyz")
         assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")

@@ -128,7 +128,7 @@ DESCRIBED: dict[str, Any] = {
     "/topics/{topic}": {
         "post": {
             "summary": "Append",
-            "description": "Append a JSON object, an array of them, or JSON lines. It answers when they are on the disk.",
+            "description": "Append JSON objects: one, an array or lines. It answers when they are on the disk.",
             "operationId": "append",
             "parameters": [
                 {"name": "topic", "in": "path", "required": True, "schema": {"type": "string"}},
