@@ -42,7 +42,7 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], format: str, tit
         writer.writerow(map(for_output, columns))
         writer.writerows([["" if value is None else for_output(_text(value)) for value in row] for row in rows])
     else:
-        _table(columns, list(rows), title)
+        wide_enough().print(table_of(columns, list(rows), title))
 
 
 def for_output(text: str) -> str:
@@ -50,14 +50,15 @@ def for_output(text: str) -> str:
     return visible(text) if sys.stdout.isatty() else text
 
 
-def _table(columns: Sequence[str], rows: list[Sequence[Any]], title: str | None) -> None:
+def table_of(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> Table:
+    """Rows as a table for a terminal."""
     table = Table(title=title, title_justify="left")
     for index, name in enumerate(columns):
         numbers = all(isinstance(row[index], int | float | None) for row in rows)
         table.add_column(Text(visible(name)), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(text_of(value)) for value in row))
-    wide_enough().print(table)
+    return table
 
 
 def wide_enough() -> Console:

@@ -54,6 +54,8 @@ from millrace.model.errors import MillraceError, PipelineError
 SECOND = 1_000_000
 _PART = 1_000
 """The rows of one part of a snapshot."""
+_EACH = 4
+"""How many messages of each of its subscriptions may wait to be sent to a client, beside those of the limit."""
 _AT_ONCE = 2_000
 """How many idle subscriptions are told of progress at one tick."""
 
@@ -521,7 +523,7 @@ class Hub:
         client.backlog = messages
         if messages > self._limits.backlog:
             client.slow_since = self._now if client.slow_since is None else client.slow_since
-            if messages > self._limits.backlog * 20:
+            if messages > self._limits.backlog * 20 + _EACH * len(client.subs):
                 self._disconnect(client, "too many messages wait to be sent")
             return
         client.slow_since = None

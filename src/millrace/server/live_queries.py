@@ -42,7 +42,7 @@ from millrace.live.parsing import parse, parse_filter
 from millrace.live.query import LiveQuery, LiveView, restricted
 from millrace.live.token import Asked, Token, unseal
 from millrace.model.duration import to_datetime
-from millrace.model.errors import CorruptError, MachineError, MillraceError, PipelineError
+from millrace.model.errors import CorruptError, MachineError, MillraceError, NotFoundError, PipelineError
 from millrace.server.live_reads import live_views, missed_changes, new_changes, snapshot
 from millrace.views.rights import Rights
 from millrace.views.store import Store
@@ -60,8 +60,8 @@ _TICKS = 5
 """At every so many ticks it is looked whether the tokens of clients are still valid."""
 _AT_ONCE = 50
 """How many messages are sent before a client's queue is looked at again."""
-_KNOWN = 1.0
-"""For how many seconds the list of views is cached."""
+_KNOWN, _RECENT = 1.0, 0.05
+"""For how many seconds the list of views is cached, and for how many if a view is not in it."""
 _MOST_SUBSCRIPTIONS = 10_000
 """The maximum number of subscriptions of a client."""
 
@@ -216,9 +216,10 @@ class LiveQueries:
 
     async def _query(self, rights: Rights, asked: Asked) -> LiveQuery:
         """The query that a client asks for, over the rows that it may see."""
-        views = await self._known()
-        readable = {name: view for name, view in views.items() if rights.may_read(name)}
-        query = parse(asked.sql, readable, asked.params)
+        try:
+            readable, query = _parsed(rights, asked, await self._known(_KNOWN))
+        except NotFoundError:  # perhaps a view that is newer than the list
+            readable, query = _parsed(rights, asked, await self._known(_RECENT))
         only = rights.row_filter(query.shape.view)
         return query if only is None else restricted(query, *parse_filter(only, readable[query.shape.view]))
 
@@ -228,9 +229,10 @@ class LiveQueries:
             raise PipelineError(f"a client has at most {_MOST_SUBSCRIPTIONS:,} subscriptions", "end some of them")
         client.subs.add(sub)
 
-    async def _known(self) -> Mapping[str, LiveView]:
+    async def _known(self, seconds: float) -> Mapping[str, LiveView]:
+        """The views, as they were at most so many seconds ago."""
         at, views = self._views
-        if self._clock() - at > _KNOWN:
+        if self._clock() - at > seconds:
             views = await self._in_thread(live_views, self._store)
             self._views = self._clock(), views
         return views
@@ -336,6 +338,12 @@ class LiveQueries:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOGGER.error("live queries have failed", exc_info=error)
+
+
+def _parsed(rights: Rights, asked: Asked, views: Mapping[str, LiveView]) -> tuple[Mapping[str, LiveView], LiveQuery]:
+    """The views that a client may read, and its query over one of them."""
+    readable = {name: view for name, view in views.items() if rights.may_read(name)}
+    return readable, parse(asked.sql, readable, asked.params)
 
 
 def name_of(rights: Rights) -> str:
