@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -94,12 +95,14 @@ class LiveServer:
 
 
 @contextmanager
-def live_server(folder: Path, store: Store, limits: Limits | None = None) -> Iterator[LiveServer]:
-    """A server in a thread, until the end."""
+def live_server(
+    folder: Path, store: Store, limits: Limits | None = None, buffer: int | None = None
+) -> Iterator[LiveServer]:
+    """A server in a thread, until the end. `buffer` is how many bytes the system holds for a client that is slow."""
     made = []
 
     def noted(*given: Any) -> LiveQueries:
-        made.append(LiveQueries(*given, limits=limits))
+        made.append(partial(LiveQueries, limits=limits)(*given))
         return made[0]
 
     with socket.socket() as free:
@@ -107,8 +110,11 @@ def live_server(folder: Path, store: Store, limits: Limits | None = None) -> Ite
         address = Address(port=free.getsockname()[1])
     with closing(Log(folder / "log.db")) as log, patch.object(app, "LiveQueries", noted):
         over = app.make_app(log, store, folder=folder, workers=1)
-        with listening(address) as on, serving(over, address, on):
-            yield LiveServer(address.url, made[0], folder, store)
+        with listening(address) as on:
+            if buffer is not None:
+                on.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
+            with serving(over, address, on):
+                yield LiveServer(address.url, made[0], folder, store)
 
 
 class Peer:

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from inspect import isawaitable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from millrace.client.live_following import Following
 from millrace.client.live_link import Link
@@ -24,11 +24,12 @@ class AsyncLiveRows(Following):
         """Connect when the block begins."""
         super().__init__(session, link, where)
         self._news = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._calling: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         """Connect, and wait for the first rows. Raises what is wrong with the query."""
-        self._begin(self._follow())
+        self._task = asyncio.create_task(self._follow())
         try:
             while self._session.version is None and not self._session.is_over:
                 await self._news.wait()
@@ -46,10 +47,13 @@ class AsyncLiveRows(Following):
 
     async def close(self) -> None:
         """Stop. Loops over the changes end; the rows stay as they are."""
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
+        if self._task is not None:
+            self._stop(self._task)
+            await asyncio.wait([self._task])
+        calling = [task for task in self._calling if task is not asyncio.current_task()]
+        for task in calling:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*calling, return_exceptions=True)
 
     def on_change(self, work: Callable[[Change], object]) -> Self:
         """Call a function with the rows as they are, and then after each change; an awaitable result is awaited.
@@ -57,7 +61,9 @@ class AsyncLiveRows(Following):
         While it runs, changes are joined. An error that it raises is logged, and it is called again after the next
         change.
         """
-        self._begin(self._call(work))
+        task = asyncio.create_task(self._call(work))
+        self._calling.add(task)
+        task.add_done_callback(self._calling.discard)
         return self
 
     async def _call(self, work: Callable[[Change], object]) -> None:
@@ -86,11 +92,6 @@ class AsyncLiveRows(Following):
                 raise self._session.error
         finally:
             self._session.unwatch(watcher)
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()

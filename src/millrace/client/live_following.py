@@ -99,6 +99,11 @@ class Following(ABC):
         finally:
             self._end(self._session.error)
 
+    def _stop(self, task: asyncio.Task[None]) -> None:
+        """End the task that follows, unless it ends already: it must close its connection."""
+        if not self._session.is_over:
+            task.cancel()
+
     def _greeting(self) -> str:
         with self._lock:
             return self._session.greeting()

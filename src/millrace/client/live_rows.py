@@ -77,7 +77,7 @@ class LiveRows(Following):
     def close(self) -> None:
         """Stop. Loops over the changes end; the rows stay as they are."""
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._task.cancel)
+            self._loop.call_soon_threadsafe(self._stop, self._task)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 

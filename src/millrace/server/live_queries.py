@@ -60,8 +60,8 @@ _TICKS = 5
 """At every so many ticks it is looked whether the tokens of clients are still valid."""
 _AT_ONCE = 50
 """How many messages are sent before a client's queue is looked at again."""
-_KNOWN, _RECENT = 1.0, 0.05
-"""For how many seconds the list of views is cached, and for how many if a view is not in it."""
+_KNOWN = 1.0
+"""For how many seconds the list of views is cached."""
 _MOST_SUBSCRIPTIONS = 10_000
 """The maximum number of subscriptions of a client."""
 
@@ -219,7 +219,7 @@ class LiveQueries:
         try:
             readable, query = _parsed(rights, asked, await self._known(_KNOWN))
         except NotFoundError:  # perhaps a view that is newer than the list
-            readable, query = _parsed(rights, asked, await self._known(_RECENT))
+            readable, query = _parsed(rights, asked, await self._known(0))
         only = rights.row_filter(query.shape.view)
         return query if only is None else restricted(query, *parse_filter(only, readable[query.shape.view]))
 
