@@ -23,11 +23,14 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, *options: str, scheme: str = "http", certificate: Path | None = None) -> Iterator[Served]:
-    """Serve the log and the store in a folder until the end."""
+def served(
+    folder: Path, *options: str, scheme: str = "http", certificate: Path | None = None, port: int = 0
+) -> Iterator[Served]:
+    """Serve the log and the store in a folder until the end, on a free port unless one is given."""
     trusted = True if certificate is None else ssl.create_default_context(cafile=str(certificate))
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", port))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "millrace", "serve", "--port", str(port), "--folder", ".", "--log", "log.db"]
     with (folder / "serve.log").open("wb") as told:  # for whoever looks into a failure

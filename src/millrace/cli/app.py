@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from millrace import __version__
-from millrace.cli import backups, dead, log, pipelines, project, repair, send, serving, tokens, trial, views
+from millrace.cli import backups, dead, log, pipelines, project, repair, send, serving, tokens, trial, views, watch
 from millrace.cli.options import EXIT_CODES_HELP
 
 app = typer.Typer(
@@ -50,7 +50,7 @@ _PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "check": pipelines.check,
         "bench": pipelines.bench,
     },
-    "Answers": {"query": views.query, "serve": serving.serve},
+    "Answers": {"query": views.query, "watch": watch.watch, "serve": serving.serve},
 }
 for _panel, _commands in _PANELS.items():
     for _name, _command in _commands.items():

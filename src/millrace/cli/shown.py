@@ -59,13 +59,18 @@ def _table(columns: Sequence[str], rows: list[Sequence[Any]], title: str | None)
     if rows and width_of(texts, _FOLDED) > console.width:
         _records(console, texts, title)
         return
+    console.print(table_of(columns, rows, title))
+
+
+def table_of(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> Table:
+    """Rows as a table for a terminal."""
     table = Table(title=title, title_justify="left")
     for index, name in enumerate(columns):
         numbers = all(isinstance(row[index], int | float | None) for row in rows)
         table.add_column(Text(visible(name)), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(text_of(value)) for value in row))
-    console.print(table)
+    return table
 
 
 def _records(console: Console, texts: Mapping[str, Sequence[str]], title: str | None) -> None:

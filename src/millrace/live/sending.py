@@ -16,6 +16,8 @@ from millrace.live.token import Token, seal
 from millrace.live.window import Difference, Shown, difference
 
 SECOND = 1_000_000
+_EACH = 4
+"""How many messages of each of its subscriptions may wait for a client, beside those of the limit."""
 _PART = 1_000
 """The rows of one part of a snapshot."""
 _AT_ONCE = 2_000
@@ -184,7 +186,7 @@ class Sender:
         elif client not in self._slow:
             self._slow[client] = None
             client.slow_since = self.now
-        return messages > self._limits.most_backlog
+        return messages > self._limits.most_backlog + _EACH * len(client.subs)
 
     def hopeless(self) -> list[Client]:
         """The clients that have been slow for too long."""
