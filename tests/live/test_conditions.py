@@ -154,6 +154,17 @@ def test_both_stores_agree_at_the_edges(sqlite: sqlite3.Connection, postgresql: 
         ours = arrow_keys(query, found)
         assert set(asked_sqlite(sqlite, query)) == ours, text
         assert set(asked_postgresql(postgresql, query)) == ours, text
+    for order in _ORDERS:
+        check_order(sqlite, postgresql, found, order)
+
+
+def check_order(sqlite: sqlite3.Connection, postgresql: psycopg.Connection, found: list[Row], order: str) -> None:
+    """Compare the order of rows in both stores with that of their sort keys."""
+    query = parse(f"SELECT id FROM items {order}", {"items": VIEW})
+    keys = sort_keys(table(found), query.shape.order)
+    ours = [key for _, key in sorted(zip(keys, range(len(found)), strict=True))][: query.end]
+    assert asked_sqlite(sqlite, query) == ours
+    assert asked_postgresql(postgresql, query) == ours
 
 
 @examples(20)
@@ -163,8 +174,4 @@ def test_both_stores_sort_as_millrace_does(
 ) -> None:
     fill_sqlite(sqlite, found)
     fill_postgresql(postgresql, found)
-    query = parse(f"SELECT id FROM items {order}", {"items": VIEW})
-    keys = sort_keys(table(found), query.shape.order)
-    ours = [key for _, key in sorted(zip(keys, range(len(found)), strict=True))][: query.end]
-    assert asked_sqlite(sqlite, query) == ours
-    assert asked_postgresql(postgresql, query) == ours
+    check_order(sqlite, postgresql, found, order)
