@@ -9,13 +9,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
+_PATIENCE = 10_000
+"""How many milliseconds a page may take to become as a test wants it."""
 MISSING = "tests of the page need Chromium; on Debian: apt-get install chromium"
 
 
@@ -28,6 +30,7 @@ def chromium() -> Iterator[Browser]:
             pytest.fail(MISSING, pytrace=False)
         pytest.skip(MISSING)
     with sync_playwright() as playwright:
+        expect.set_options(timeout=_PATIENCE)
         browser = playwright.chromium.launch(executable_path=found, args=list(_FLAGS))
         try:
             yield browser
@@ -68,7 +71,7 @@ def opened(browser: Browser, address: str, watch: Watch, **options: Any) -> Iter
     context: BrowserContext = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
     try:
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(_PATIENCE)
         watch.add(page, urlsplit(address).netloc)
         page.goto(address)
         yield page

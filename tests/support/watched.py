@@ -84,6 +84,7 @@ class Project:
     batches: int = 0
     commits: int = 0
     rows: int = 0
+    began: float = field(default_factory=lambda: round(time.time()) - 7_200.0)
     _views: KeptViews | None = field(default=None)
 
     @property
@@ -116,7 +117,7 @@ class Project:
         )  # fmt: skip
         self.batches += 1
         self.rows += rows
-        Recent(self.checkpoint).add(progress, at)
+        Recent(self.checkpoint).add(progress, at, self.began)
         note(self.checkpoint, "charts", progress, 2, 0, rows=self.rows, answers=99, at=at, **others)
         return progress
 

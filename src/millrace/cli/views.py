@@ -88,11 +88,17 @@ def serve(
         int, typer.Option(help="A topic refuses records while a consumer group lags by more than this many records.")
     ] = 5_000_000,
     low: Annotated[int, typer.Option(help="It accepts records again when the lag is less than this.")] = 2_500_000,
+    site: Annotated[
+        Path | None,
+        typer.Option(help="A folder with a web page of your own, to serve under /site/.", exists=True, file_okay=False),
+    ] = None,
     folder: CheckpointsFolder = Path(".millrace"),
     log: LogPath = LOG,
     store: StoreUrl = STORE,
 ) -> None:
     """Serve HTTP: clients append records to topics, read views, run SQL queries and watch pipelines.
+
+    A browser shows the pipelines, views and topics at the address that is printed.
 
     POST /topics/TOPIC takes a JSON object, an array of them, or JSON lines (application/x-ndjson).
     GET /views/VIEW?track=Undertow&plays.gt=5&order=-plays&limit=10 returns rows.
@@ -112,7 +118,7 @@ def serve(
         def pipelines() -> list[dict[str, Any]]:
             return [described(each, behind(each.pipeline, topics)) for each in all_under(folder)]
 
-        app = make_app(topics, opened, Marks(high, low), folder, pipelines)
+        app = make_app(topics, opened, Marks(high, low), folder, pipelines, site=site)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             listening = socket.create_server((host, port), family=family)

@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import resource
+import signal
 import sqlite3
 import struct
 import sys
@@ -33,6 +34,7 @@ def main() -> None:
     given, written = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not write into an answer
     os.nice(_GENTLE)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all, and the server ends this process
     url, limits = pickle.loads(_question(given))
     store = open_store(url)
     _limit_memory(limits.memory)

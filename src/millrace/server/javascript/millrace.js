@@ -87,7 +87,10 @@ class Connection {
     if (this.#queries.size) return;
     clearTimeout(this.#timer);
     clearTimeout(this.#idle);
-    this.#idle = setTimeout(() => this.#socket?.close(), IDLE);
+    this.#idle = setTimeout(() => {
+      this.#socket?.close();
+      this.#socket = null;
+    }, IDLE);
   }
 }
 

@@ -6,12 +6,20 @@ import { inUse } from "./health.js";
 import { use } from "./use.js";
 
 const SAMPLE = 5;
+const DONE = {
+  fix: (done) => {
+    const failed = Object.values(done.failed);
+    return `Fixed ${many(done.fixed, "letter")}.${failed.length ? ` ${many(failed.length, "letter")} could not be fixed: ${failed[0]}` : ""}`;
+  },
+  resend: (done) => `Sent ${many(done.resent, "record")} again.`,
+  drop: (done) => `Dropped ${many(done.dropped, "letter")}.`,
+};
 
 export function dead(page) {
-  const list = h("div"), none = h("p", { class: "quiet", hidden: true }, "There are none."), note = h("p", { class: "quiet", role: "status" });
+  const list = h("div"), none = h("p", { class: "quiet", hidden: true }, "There are none.");
   page.content.replaceChildren(h("section", {}, h("h2", {}, "Dead letters"),
     h("p", { class: "quiet" }, "A record that does not fit its schema, or for which an expression has no value, is kept here with the reason."),
-    note, none, list),
+    none, list),
   h("section", {}, h("h2", {}, "Use this"), use("dead", () => ({ pipeline: name }))));
   let name = "PIPELINE";
   const cards = new Map();
@@ -40,32 +48,33 @@ export function dead(page) {
 
   function made({ pipeline, reason }) {
     const sample = h("div"), figures = h("p", { class: "quiet" }), hint = h("p");
+    const said = h("p", { class: "quiet", role: "status" });
     const path = `/pipelines/${encodeURIComponent(pipeline)}/dead`;
-    const act = (what, body) => async (event) => {
-      const button = event.currentTarget;
-      button.disabled = true;
+    const act = async (what, body) => {
       try {
-        const done = await post(`${path}/${what}`, body);
-        fill(note, what === "resend" ? `Sent ${many(done.resent, "record")} again.` : `Dropped ${many(done.dropped, "letter")}.`);
+        fill(said, h("span", {}, DONE[what](await post(`${path}/${what}`, { reason, ...body }))));
         if (details.open) await read();
       } catch (error) {
-        fill(note, h("span", { class: "wrong" }, error.message));
+        fill(said, h("span", { class: "wrong" }, error.message));
       }
-      button.disabled = false;
     };
+    const field = h("input", { "aria-label": "Field", placeholder: "field", required: true, size: "12" });
+    const sql = h("input", { "aria-label": "Its value in SQL", placeholder: "its value in SQL", required: true, size: "34" });
+    const fixing = h("form", { class: "bar", onsubmit: (event) => { event.preventDefault(); act("fix", { set: { [field.value]: sql.value } }); } },
+      "Set", field, "to", sql, h("button", { type: "submit", class: "plain" }, "Fix"));
     const read = async () => {
       const found = await get(`${path}/letters?${new URLSearchParams({ reason, limit: SAMPLE })}`);
       fill(sample, table(`The first ${SAMPLE} at most`, ["letter", "state", "source", "partition", "offset", "reason", "value"],
         found.letters.map((letter) => [letter.letter, letter.state, letter.source, letter.partition, letter.offset, letter.reason,
-          letter.value === null ? null : h("code", {}, letter.value)])));
+          letter.value === null ? null : h("code", {}, letter.fixed ?? letter.value)])));
     };
     const details = h("details", { ontoggle: () => { if (details.open) read().catch((error) => fill(sample, error.message)); } },
       h("summary", {}, "Sample"), sample);
-    const element = h("article", { class: "card" }, h("h3", {}, reason), figures, hint,
+    const element = h("article", { class: "card" }, h("h3", {}, reason), figures, hint, fixing,
       h("div", { class: "bar" },
-        h("button", { type: "button", onclick: act("resend", { reason, unchanged: true }) }, "Send again"),
-        h("button", { type: "button", onclick: act("drop", { reason }) }, "Drop")),
-      details);
+        h("button", { type: "button", onclick: () => act("resend", { unchanged: true }) }, "Send again"),
+        h("button", { type: "button", onclick: () => act("drop", {}) }, "Drop")),
+      said, details);
     return {
       element,
       show(now) {

@@ -18,21 +18,34 @@ export function history(view) {
     h("div", { class: "bar" }, title, view.key.includes(BOUNDS[0]) ? h("label", {}, whole, " all windows of this key") : null),
     h("p", { class: "quiet" }, "Each dot is a commit: above it what was answered, below it what was taken back. Changes are kept for an hour, unless the store says otherwise."),
     drawn);
-  let open = null, asked = 0;
+  let open = null, isReading = false, isStale = false, toNewest = false;
 
   const keyOf = () => view.key.filter((name) => !panes.includes(name) && !(whole.checked && BOUNDS.includes(name)));
 
+  /** Read and draw; what changes meanwhile is read afterwards. `newest` scrolls to the newest change. */
   async function renew(newest = false) {
-    const { row } = open, mine = ++asked, key = keyOf();
+    toNewest ||= newest;
+    isStale = true;
+    if (isReading) return;
+    isReading = true;
+    while (isStale) {
+      isStale = false;
+      await read();
+    }
+    isReading = false;
+  }
+
+  async function read() {
+    const mine = open, { row } = mine, key = keyOf();
     const parameters = new URLSearchParams(key.filter((name) => row[name] !== null).map((name) => [`${name}.eq`, row[name]]));
     let found;
     try {
       found = (await get(`/views/${encodeURIComponent(view.view)}/history?${parameters}`)).changes;
     } catch (error) {
-      if (mine === asked) fill(drawn, h("p", { class: "wrong" }, error.message));
+      if (mine === open) fill(drawn, h("p", { class: "wrong" }, error.message));
       return;
     }
-    if (mine !== asked) return;
+    if (mine !== open) return;
     found = found.filter((change) => key.every((name) => row[name] !== null || change[name] === null)).map((change) => ({
       row: change, version: change[version], timing: change[timing], diff: change[free("diff")], committed: change[free("committed")] }));
     const bounds = whole.checked && view.key.includes(BOUNDS[0]) ? BOUNDS : [];
@@ -41,9 +54,10 @@ export function history(view) {
       found.length ? timeline(grouped(found), [...values, ...bounds], value) : h("p", { class: "quiet" }, "Its changes are no longer kept."),
       table("Changes, newest first", ["time (UTC)", "version", "change", "pane", ...bounds, ...values], found.toReversed().map((change) => [
         at(change), change.version, sign(change.diff), mark(change.timing),
-        ...bounds.map((name) => shown(change.row[name])), ...values.map((name) => change.row[name])])));
+        ...bounds.map((name) => shown(change.row[name])), ...values.map((name) => exact(view.columns[name], change.row[name]))])));
     const line = drawn.querySelector(".scroll");
-    if (newest) line.scrollLeft = line.scrollWidth;
+    if (toNewest) line.scrollLeft = line.scrollWidth;
+    toNewest = false;
   }
 
   return {
@@ -63,6 +77,9 @@ export function history(view) {
     },
   };
 }
+
+/** A value of a column; a whole number that JavaScript would round comes as text. */
+const exact = (type, value) => (isNumeric(type) && /^-?\d+$/.test(value ?? "") ? BigInt(value) : value);
 
 const sign = (diff) => h("span", { class: diff > 0 ? "plus" : "minus" }, diff > 0 ? "+1 answer" : "−1 taken back");
 const at = (change) => (change.committed === null ? "–" : String(change.committed).slice(11, 23).replace(/[Z+].*/, ""));

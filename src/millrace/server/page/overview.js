@@ -103,7 +103,7 @@ export function overview(page, chosen) {
         seen ? `${duration(now - seen.at)} ago` : "–", ...moment(earliest)];
     });
     return [table("Sources", ["source", "state", "last records", "watermark (UTC)", "behind the clock"], sources),
-      table("Outputs", ["output", "reads", "watermark (UTC)", "behind the clock"],
+      table("Watermarks", ["output", "reads", "watermark (UTC)", "behind the clock"],
         outputs.map(([output, part]) => [output, part.reads.join(", "), ...moment(part)]))];
   }
 
