@@ -2,9 +2,7 @@
 
 from millrace import Pipeline, agg, log, on, window
 
-actions = log(
-    "todo", schema="id STRING NOT NULL, text STRING NOT NULL, action STRING NOT NULL, at TIMESTAMP NOT NULL"
-)
+actions = log("todo", schema="id STRING NOT NULL, text STRING NOT NULL, action STRING NOT NULL, at TIMESTAMP NOT NULL")
 
 items = (
     actions.where("action IN ('add', 'done', 'undone', 'remove')")

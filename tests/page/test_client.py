@@ -35,7 +35,8 @@ async () => {
   const until = async (done) => { while (!done()) await new Promise((next) => setTimeout(next, 10)); };
   const snapshot = (rows, token = "t1", version = 1) => [
     { type: "snapshot", from: 0, columns: ["k", "n"], sorted: true, rows }, { type: "ready", version, token }];
-  const batch = (version, parts) => ({ type: "batch", version, removes: [], moves: [], changes: [], adds: [], ...parts });
+  const batch = (version, parts) =>
+    ({ type: "batch", version, removes: [], moves: [], changes: [], adds: [], ...parts });
   const progress = (version, rows, checksum) => ({ type: "progress", version, watermark: null, rows, checksum });
   try {
     return await (TEST)({ connect, sockets, until, snapshot, batch, progress });
@@ -51,9 +52,9 @@ def played(page: Page, test: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def blank(browser: Browser, server: Served) -> Iterator[Page]:
+def blank(browser: Browser, watched_server: Served) -> Iterator[Page]:
     """A page of the server that shows nothing."""
-    with opened(browser, f"{server.address}/page/icon.svg", Watch()) as page:
+    with opened(browser, f"{watched_server.address}/page/icon.svg", Watch()) as page:
         yield page
 
 
@@ -64,14 +65,16 @@ def sum_of(*rows: tuple[str, int]) -> int:
 
 def test_batches_are_applied_and_told_when_they_are_whole(blank: Page) -> None:
     told = played(blank, """async ({ connect, sockets, until, snapshot, batch, progress }) => {
-      const query = connect("http://localhost:1", { token: "secret" }).query("SELECT k, n FROM v ORDER BY n LIMIT 3", { params: [1] });
+      const connection = connect("http://localhost:1", { token: "secret" });
+      const query = connection.query("SELECT k, n FROM v ORDER BY n LIMIT 3", { params: [1] });
       const told = [];
       query.onChange(({ rows, added, changed, removed, snapshot, version }) =>
         told.push([version, snapshot, rows.map((row) => `${row.k}${row.n}`).join(" "), added, changed, removed]));
       const [socket] = sockets;
       socket.open();
       socket.say(...snapshot([['["a"]', ["a", 1]], ['["b"]', ["b", 2]], ['["c"]', ["c", 3]]]));
-      socket.say(batch(2, { removes: ['["b"]'], moves: [['["a"]', 1]], changes: [['["a"]', ["a", 4]]], adds: [['["d"]', ["d", 5], 2]] }));
+      socket.say(batch(2, { removes: ['["b"]'], moves: [['["a"]', 1]], changes: [['["a"]', ["a", 4]]],
+        adds: [['["d"]', ["d", 5], 2]] }));
       const early = told.length;
       socket.say(progress(2, 3, SUM));
       socket.say(progress(3, 3, SUM));
@@ -88,7 +91,9 @@ def test_batches_are_applied_and_told_when_they_are_whole(blank: Page) -> None:
 
 
 def test_a_client_resumes_after_the_connection_broke(blank: Page) -> None:
-    found = played(blank, """async ({ connect, sockets, until, snapshot }) => {
+    found = played(
+        blank,
+        """async ({ connect, sockets, until, snapshot }) => {
       const query = connect("http://localhost:1").query("SELECT k, n FROM v");
       sockets[0].open();
       sockets[0].say(...snapshot([['["a"]', ["a", 1]]], "t1", 7));
@@ -104,7 +109,8 @@ def test_a_client_resumes_after_the_connection_broke(blank: Page) -> None:
       sockets[2].say({ type: "closed", token: "t3", final: false });
       sockets[2].say({ type: "closed", token: "t4", final: true });
       return { state, sent, again, rows: query.rows, last: query.state };
-    }""")
+    }""",
+    )
     assert found["state"] == "reconnecting"
     assert found["sent"] == [
         {"type": "resume", "sub": "0", "token": "t1", "version": 7},
@@ -115,7 +121,9 @@ def test_a_client_resumes_after_the_connection_broke(blank: Page) -> None:
 
 
 def test_a_client_that_has_diverged_reads_anew(blank: Page) -> None:
-    found = played(blank, """async ({ connect, sockets, snapshot, batch, progress }) => {
+    found = played(
+        blank,
+        """async ({ connect, sockets, snapshot, batch, progress }) => {
       const query = connect("http://localhost:1").query("SELECT k, n FROM v");
       const told = [];
       query.onChange(({ rows }) => told.push(rows.map((row) => row.n).join()));
@@ -126,12 +134,15 @@ def test_a_client_that_has_diverged_reads_anew(blank: Page) -> None:
       socket.say(batch(3, { changes: [['["a"]', ["a", 3]]] }), progress(3, 1, 12345));  // on its way before
       socket.say(...snapshot([['["a"]', ["a", 9]]], "t2", 4));
       return { told, sent: socket.sent.map(({ type }) => type) };
-    }""")
+    }""",
+    )
     assert found == {"told": ["1", "9"], "sent": ["subscribe", "unsubscribe", "subscribe"]}
 
 
 def test_a_token_that_is_no_longer_known_is_no_error(blank: Page) -> None:
-    found = played(blank, """async ({ connect, sockets, until, snapshot }) => {
+    found = played(
+        blank,
+        """async ({ connect, sockets, until, snapshot }) => {
       const query = connect("http://localhost:1").query("SELECT k, n FROM v");
       const errors = [];
       query.onError((error) => errors.push([error.message, error.kind]));
@@ -144,13 +155,20 @@ def test_a_token_that_is_no_longer_known_is_no_error(blank: Page) -> None:
       const calm = errors.length;
       sockets[1].say({ type: "error", kind: "not-found", problem: "there is no view v", advice: "run it" });
       return { calm, errors, sent: sockets[1].sent.map(({ type }) => type), state: query.state };
-    }""")
+    }""",
+    )
     assert found["sent"] == ["resume", "subscribe", "unsubscribe"]
-    assert (found["calm"], found["errors"], found["state"]) == (0, [["there is no view v; run it", "not-found"]], "closed")
+    assert (found["calm"], found["errors"], found["state"]) == (
+        0,
+        [["there is no view v; run it", "not-found"]],
+        "closed",
+    )
 
 
 def test_a_connection_that_is_refused_is_not_tried_again(blank: Page) -> None:
-    found = played(blank, """async ({ connect, sockets }) => {
+    found = played(
+        blank,
+        """async ({ connect, sockets }) => {
       const query = connect("http://localhost:1").query("SELECT k, n FROM v");
       const errors = [];
       query.onError((error) => errors.push(error.message));
@@ -158,12 +176,14 @@ def test_a_connection_that_is_refused_is_not_tried_again(blank: Page) -> None:
       sockets[0].drop(1008, "the token is not valid");
       await new Promise((next) => setTimeout(next, 400));
       return { errors, sockets: sockets.length };
-    }""")
+    }""",
+    )
     assert found == {"errors": ["the token is not valid"], "sockets": 1}
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
-def test_the_client_runs_in_node(server: Served, made: Project) -> None:
+def test_the_client_runs_in_node(watched_server: Served, watched_project: Project) -> None:
+    server = watched_server
     program = f"""
       import {{ connect }} from "{server.folder / "millrace.mjs"}";
       const rows = connect("{server.address}").query("SELECT track, plays FROM hourly_plays WHERE track = 'Node'");
@@ -182,7 +202,7 @@ def test_the_client_runs_in_node(server: Served, made: Project) -> None:
         assert node.stdout is not None
         try:
             assert json.loads(node.stdout.readline()) == [True, []]
-            made.commit(hourly_plays=[hourly("Node", 5)])
+            watched_project.commit(hourly_plays=[hourly("Node", 5)])
             assert json.loads(node.stdout.readline()) == [False, [{"track": "Node", "plays": 5}]]
             assert node.wait(10) == 0  # nothing is left that would keep it alive
         finally:

@@ -62,7 +62,9 @@ def answers(query: Query, rows: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([{**usual, **row} for row in rows], arrow_schema(schema_of(query)))
 
 
-def hourly(track: str | None, plays: int, diff: int = 1, timing: str = "early", index: int = 0, hour: int = 0) -> dict[str, Any]:
+def hourly(
+    track: str | None, plays: int, diff: int = 1, timing: str = "early", index: int = 0, hour: int = 0
+) -> dict[str, Any]:
     """An answer about the plays of a track in an hour after noon."""
     start = NOON + hour * HOUR
     return {"track": track, "window_start": start, "window_end": start + HOUR, "plays": plays, "listeners": plays // 2,
@@ -109,7 +111,7 @@ class Project:
         """Report a micro-batch that ended some seconds ago."""
         at = time.time() - age
         mark = round((at - lag / 1e6) * 1e6)
-        part = PartProgress(mark, lag, 16, 46_000, 3, 21, 0, ("plays",), elements=rows)
+        part = PartProgress(mark, lag, 16, 46_000, 3, 21, 0, ("log plays",), elements=rows)
         progress = BatchProgress(
             self.batches, rows, 0.5, 0, {"view hourly_plays": part, "view total": part, "view visits": part},
             {"run": 0.4, "write": 0.05, "edge": 0.2, "panes": 0.1}, sources={"plays": rows, "ticks": 0},
@@ -150,7 +152,10 @@ def project(folder: Path) -> Iterator[Project]:
         made.hold()
         made.log.create("plays", partitions=2)
         made.log.create("ticks")
-        texts = [json.dumps({"user": f"u{n}", "track": "Weir", "ms": 40_000 + n, "at": "2026-01-01T12:00:00Z"}) for n in range(60)]
+        texts = [
+            json.dumps({"user": f"u{n}", "track": "Weir", "ms": 40_000 + n, "at": "2026-01-01T12:00:00Z"})
+            for n in range(60)
+        ]
         made.log.append("plays", [*texts, BAD], [f"u{n}" for n in range(61)])
         made.log.report("charts", "plays", made.log.ends("plays"))
         tracks = [("Weir", 3), ("Delta", 12), ("Eddy", 7), (None, 1), (LONG, 2)]

@@ -3,7 +3,7 @@
 import { Graph, layout } from "./vendor/dagre.js";
 import { svg } from "./dom.js";
 
-const LINE = 18, PAD = 10, DETAIL = 92, NARROWEST = 150, WIDEST = 330;
+const LINE = 18, PAD = 10, DETAIL = 92, NARROWEST = 150, WIDEST = 430;
 const VERB = "650 13px system-ui, sans-serif", SMALL = "12px system-ui, sans-serif";
 const pen = document.createElement("canvas").getContext("2d");
 

@@ -11,6 +11,9 @@ const SPAN = 15; // rates are those of so many seconds
 const IDLE = 60; // seconds without records after which a source is idle
 const KEPT = 600;
 
+/** Whether an output reads a source; ids of sources begin with their kind. */
+const reads = (part, source) => part.reads.some((id) => id === source || id.endsWith(` ${source}`));
+
 export function overview(page, chosen) {
   const picker = h("nav", { class: "picker", "aria-label": "Pipelines" });
   const flow = h("div", { class: "flow scroll", tabindex: "0", role: "region", "aria-label": "Flow" });
@@ -97,7 +100,7 @@ export function overview(page, chosen) {
     const sources = [...new Set(batches.flatMap((each) => Object.keys(each.sources)))].map((source) => {
       const seen = batches.findLast((each) => each.sources[source]);
       const isIdle = !seen || now - seen.at > IDLE;
-      const read = outputs.map(([, part]) => part).filter((part) => part.reads.includes(source) && part.watermark !== null);
+      const read = outputs.map(([, part]) => part).filter((part) => reads(part, source) && part.watermark !== null);
       const earliest = read.sort((one, other) => one.watermark - other.watermark)[0];
       return [source, h("span", { class: `mark ${isIdle ? "idle" : "on-time"}` }, isIdle ? "○ idle" : "● active"),
         seen ? `${duration(now - seen.at)} ago` : "–", ...moment(earliest)];
