@@ -207,3 +207,4 @@ def test_the_client_runs_in_node(watched_server: Served, watched_project: Projec
             assert node.wait(10) == 0  # nothing is left that would keep it alive
         finally:
             node.kill()
+            watched_project.commit(hourly_plays=[hourly("Node", 5, -1)])

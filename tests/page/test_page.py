@@ -411,7 +411,7 @@ def test_the_policy_is_sent_and_holds(page: Page, server: Served, watch: Watch) 
     assert page.request.get(f"{server.address}/page/vendor/vendor.json").status == 404
     watch.expected = ("Content Security Policy",)
     page.evaluate(
-        "() => { const at = document.createElement('script'); at.textContent = 'window.bad = 1'; document.head.append(at); }"
+        "() => document.head.append(Object.assign(document.createElement('script'), { textContent: 'window.bad = 1' }))"
     )
     assert page.evaluate("window.bad") is None
     assert watch.wrong

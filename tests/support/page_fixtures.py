@@ -21,18 +21,18 @@ def browser() -> "Iterator[Browser]":
         yield started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def watched_project(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Project]":
-    """One project for the tests of a module."""
+    """One project for all tests of the page; each leaves it as it was."""
     from watched import project
 
     with project(tmp_path_factory.mktemp("project")) as ready:
         yield ready
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def watched_server(watched_project: "Project") -> "Iterator[Served]":
-    """One server for the tests of a module."""
+    """One server for all tests of the page."""
     from watched import served
 
     with served(watched_project.folder) as started:

@@ -99,7 +99,7 @@ function timeline(steps, values, value) {
   const step = 128, most = 3, line = 24;
   const high = Math.max(1, ...steps.map(({ changes }) => Math.min(most, changes.filter((change) => change.diff > 0).length)));
   const low = Math.max(1, ...steps.map(({ changes }) => Math.min(most, changes.filter((change) => change.diff < 0).length)));
-  const middle = 20 + high * line, height = middle + 52 + low * line, width = Math.max(steps.length * step + 8, 200);
+  const middle = 26 + high * line, height = middle + 52 + low * line, width = Math.max(steps.length * step + 8, 200);
   const label = (change) => {
     const text = values.length ? value(change, values[0]) : "1";
     return `${change.diff > 0 ? "+" : "−"}${text.length > 11 ? `${text.slice(0, 10)}…` : text}`;
