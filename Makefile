@@ -8,7 +8,7 @@ READY := .venv/ready
 # The many processes that tests start would else compile all of Millrace again, each for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo quick test soak check lint types format docs dist bench bench-peers clean lock
+.PHONY: help demo quick test browser soak check lint types format docs dist bench bench-peers vendor clean lock
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,11 +19,14 @@ demo: $(READY)  ## Show Millrace at work.
 quick: lint types  ## Lint, types and the tests without Spark, with a tenth of the random examples.
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not spark" --hypothesis-profile=quick
 
-test: $(READY)  ## Run all tests in two processes, and hold the coverage to its floors.
+test: $(READY) browser  ## Run all tests in two processes, and hold the coverage to its floors.
 	$(BIN)/pytest -q -n 2 --dist loadgroup --cov --cov-report=
 	$(BIN)/coverage report --fail-under=90
 	$(BIN)/coverage report --fail-under=95 --format=total --include='src/millrace/model/*'
 	$(BIN)/coverage report --fail-under=95 --format=total --include='src/millrace/panes/*'
+
+browser:  ## Install Chromium for the tests of the page, if there is none.
+	@tools/browser.sh
 
 soak: $(READY)  ## Let trouble befall live queries for SOAK_SECONDS=600, and WALKS=2000 projects, at random.
 	SOAK_SECONDS=$${SOAK_SECONDS:-600} SOAK_SEED=$${SOAK_SEED:-$$$$} $(BIN)/pytest -q tests/server/test_live_soak.py
@@ -55,6 +58,9 @@ bench: $(READY)  ## Measure, and write bench/RESULTS.md.
 
 bench-peers: $(READY)  ## Measure other systems, each in an environment of its own.
 	$(BIN)/python -m bench peers
+
+vendor: $(READY)  ## Fetch the JavaScript libraries of the page from npm, and record their hashes.
+	$(BIN)/python tools/vendor.py
 
 clean:  ## Remove everything that make made.
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage build dist site docs/reference \

@@ -16,6 +16,8 @@ from killed import Answers, clean_run
 from millrace.spark import session
 from processes import ByFixture
 
+pytest_plugins = ["page_fixtures"]
+
 # The same cases on every run, so that a red build is about the change and not about luck; CI_SEEDS=random
 # looks for new ones. A failure prints how to see it again.
 # How fast cases are drawn says how busy the machine is, not whether the code is right.

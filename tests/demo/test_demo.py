@@ -244,6 +244,7 @@ def test_a_piped_demo_prints_a_line_every_few_seconds_and_equals_a_batch(tmp_pat
     assert (done.stderr, "\x1b" in done.stdout) == ("", False)
     times = [float(found) for found in re.findall(r"^ *([\d.]+) s  clock", done.stdout, re.MULTILINE)]
     assert times
+    assert re.match(r"Watch it: http://127\.0\.0\.1:\d+\n", done.stdout)
     assert all(after - before >= BETWEEN_LINES - 0.1 for before, after in pairwise(times))
     assert re.search(r"\nAnswers: [\d,]+ early, [\d,]+ on-time, [\d,]+ late; [\d,]+ were retracted", done.stdout)
     assert "The view equals a batch over the same log: " in done.stdout

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-_SHARED = {"spark": r"\bspark: SparkSession|\bone_spark\b|getfixturevalue\(\"spark\"\)", "kills": r"\bclean: Answers"}
+_SHARED = {
+    "spark": r"\bspark: SparkSession|\bone_spark\b|getfixturevalue\(\"spark\"\)",
+    "kills": r"\bclean: Answers",
+    "browser": r"\bbrowser: Browser",
+}
 """What is started once for many tests, and the fixture by which a file asks for it."""
 
 

@@ -68,16 +68,28 @@ def serve(
             envvar="MILLRACE_READ_STORE",
         ),
     ] = None,
+    site: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder with a web page of your own, to serve under /site/.",
+            metavar="FOLDER",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
     folder: CheckpointsFolder = Path(".millrace"),
     log: LogPath = LOG,
     store: StoreUrl = STORE,
 ) -> None:
     """Serve HTTP: clients append records to topics, read views, run SQL queries and watch pipelines.
 
+    A browser shows the pipelines, views and topics at the address that is printed.
+
     POST /topics/TOPIC takes a JSON object, an array of them, or JSON lines (application/x-ndjson).
     GET /views/VIEW?track=Undertow&plays.gt=5&order=-plays&limit=10 returns rows.
     POST /query takes {"sql": "SELECT ..."}. GET /pipelines returns the status of pipelines, GET /metrics the same for
     Prometheus, GET /healthz whether the server answers. GET /pipelines/NAME/dead lists dead letters.
+    GET /live?sql=SELECT... streams a live query, and so does the WebSocket /live.
     GET /openapi.json describes all requests. Bodies need the header Content-Type: application/json.
 
     Example: [bold]curl --json '{"user": "ann", "track": "Undertow"}' localhost:8080/topics/plays[/bold]
@@ -92,7 +104,7 @@ def serve(
         listening.check_address(address, opened.path.parent)
         names = Names(frozenset(map(str.lower, allow_host or ())), frozenset(map(str.lower, allow_origin or ())))
         limits = Limits(query_seconds, answer_bytes, query_memory << 20)
-        app = _app(opened, store, folder, Marks(high, low), names, limits, queries, read_store)
+        app = _app(opened, store, folder, Marks(high, low), names, limits, queries, read_store, site)
         with listening.listening(address) as on:
             _announce(address)
             listening.serve(app, address, on)
@@ -121,13 +133,14 @@ def _app(
     limits: Any = None,
     queries: int = 4,
     reader: str | None = None,
+    site: Path | None = None,
 ) -> "FastAPI":
     from millrace.server.app import make_app
 
     def pipelines() -> list[dict[str, Any]]:
         return [described(each, behind(each.pipeline, log)) for each in all_under(folder)]
 
-    return make_app(log, open_store(store), marks, folder, pipelines, names, limits, queries, reader)
+    return make_app(log, open_store(store), marks, folder, pipelines, names, limits, queries, reader, site)
 
 
 def _announce(address: Any) -> None:

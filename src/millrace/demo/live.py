@@ -3,21 +3,26 @@
 import math
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from rich.console import Console
 
 from millrace.demo.charts import TOPIC, VIEW, charts
 from millrace.demo.listeners import Listeners
+from millrace.demo.page import page
 from millrace.demo.shown import DemoDisplay, Schedule
 from millrace.demo.summary import Comparison, compare, summary
 from millrace.eventlog.topics import Log
 from millrace.model.errors import MachineError, PipelineError
 from millrace.running.ending import told_to_end
+from millrace.running.status import Report
 from millrace.running.views import KeptViews
 from millrace.spark import batch, session, stream
+from millrace.spark.progress import BatchProgress
 from millrace.views.store import Store, open_store
 
 _SECONDS = 30.0
@@ -41,8 +46,9 @@ def seconds_of(text: str | None) -> float:
 def show(console: Console) -> bool:
     """Run the demo to its summary; returns whether the view equals a batch over the same log.
 
-    It shows answers for DEMO_SECONDS, by default 30, counted from the first answers. SIGINT, SIGTERM and SIGHUP end it
-    earlier; if there are no answers by then, nothing is compared and the result is True.
+    The page is served meanwhile; its address is printed first. Answers are shown for DEMO_SECONDS, by default 30,
+    counted from the first answers. SIGINT, SIGTERM and SIGHUP end the demo earlier; if there are no answers by then,
+    nothing is compared and the result is True.
     """
     schedule = Schedule(seconds_of(os.environ.get("DEMO_SECONDS")))
     with TemporaryDirectory(prefix="millrace-demo-") as name, told_to_end() as told:
@@ -55,10 +61,13 @@ def show(console: Console) -> bool:
         spark: SparkSession | None = None
         compared: Comparison | None = None
         try:
-            with shown:
-                spark = session.start("millrace demo", "local[*]", folder / "spark.log")
-                if not told:
-                    compared = _count(spark, log, store, listeners, shown, told, folder / "checkpoint")
+            with page(folder, log, store) as address:
+                console.out(address, highlight=False)
+                console.file.flush()
+                with shown:
+                    spark = session.start("millrace demo", "local[*]", folder / "spark.log")
+                    if not told:
+                        compared = _count(spark, log, store, listeners, shown, told, folder / charts.name)
             console.print(summary(shown.tally, compared, shown.elapsed), soft_wrap=True, highlight=False)
         finally:
             listeners.stop()
@@ -79,7 +88,13 @@ def _count(
     """Run the stream until its time is over, then compare; None if a signal ended it before the first answers."""
     shown.enter("warming up", "Spark has started; its first micro-batch takes the longest")
     listeners.start()
-    run = stream.start(spark, charts, checkpoint, views=KeptViews(store, charts), log=log.path, on_batch=shown.batch)
+    report = Report(charts)
+
+    def on_batch(progress: BatchProgress, answers: Mapping[str, pa.Table]) -> None:
+        report.batch(checkpoint, progress)
+        shown.batch(progress, answers)
+
+    run = stream.start(spark, charts, checkpoint, views=KeptViews(store, charts), log=log.path, on_batch=on_batch)
     while not told and not shown.is_over and not run.wait(0.1):
         listeners.check()
         shown.tick()

@@ -76,7 +76,7 @@ class Report:
         """The recent micro-batches of each checkpoint that was written to."""
         self._totals = Totals()
         self._progress: BatchProgress | None = None
-        self._at = time.time()
+        self._began = self._at = time.time()
         self._clock_moved = 0
         self._health = Health()
         self._writing = threading.Lock()
@@ -91,7 +91,7 @@ class Report:
         if checkpoint not in self._recent:
             self._recent[checkpoint] = Recent(checkpoint)
             write_flow(checkpoint, flow_of(self._pipeline))
-        self._recent[checkpoint].add(progress, self._at)
+        self._recent[checkpoint].add(progress, self._at, round(self._began, 3))
         self._note(checkpoint, None)
 
     def waits(self, checkpoint: Path, waiting: Waiting | None) -> None:

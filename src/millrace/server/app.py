@@ -25,7 +25,7 @@ from millrace.server.pipelines import pipeline_routes
 from millrace.server.posting import DESCRIBED, Posting, post_routes
 from millrace.server.records import record_routes
 from millrace.server.refusals import REFUSED, status_of
-from millrace.server.static import page_routes
+from millrace.server.static import page_routes, site_routes
 from millrace.server.tokens import FILE, Tokens
 from millrace.server.viewing import view_routes
 from millrace.server.workers import Workers
@@ -46,11 +46,13 @@ def make_app(
     limits: Limits | None = None,
     workers: int = 4,
     reader: str | None = None,
+    site: Path | None = None,
 ) -> FastAPI:
     """The application over a log, a store and a folder of checkpoints, by default that of the log.
 
     `pipelines` returns the status of each pipeline, one per checkpoint. `reader` is the URL by which queries open the
     store, if it is another one, as with a login that may only read. Tokens are in a file beside the log.
+    `site` is a folder of files to serve under /site.
     """
     folder = folder or log.path.parent
     collector = Collector(log, marks or Marks(), time.monotonic)
@@ -104,6 +106,8 @@ def make_app(
 
     app.include_router(live_routes(live))
     app.include_router(page_routes())
+    if site is not None:
+        app.include_router(site_routes(site))
     app.include_router(record_routes(log))
     app.include_router(pipeline_routes(folder, pipelines))
     app.include_router(dead_routes(folder, log))

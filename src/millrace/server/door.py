@@ -31,7 +31,7 @@ _POLICY, _LONGEST_REASON = 1008, 123
 """The code with which a WebSocket is closed that is refused, and the maximum length of the reason."""
 _OPEN = ("/", "/healthz", "/millrace.js")
 """Paths that need no token: those of the page hold no data."""
-_PAGE = "/page/"
+_FILES = ("/page/", "/site/")
 
 
 Refuse: TypeAlias = Callable[[MillraceError], Callable[[Scope, Receive, Send], Awaitable[None]]]
@@ -90,7 +90,7 @@ class Door:
 
     def _token(self, secret: str, path: str) -> Token | None:
         """The token with a secret; None if the request needs none."""
-        if not self.tokens.are_required or path in _OPEN or path.startswith(_PAGE):
+        if not self.tokens.are_required or path in _OPEN or path.startswith(_FILES):
             return None
         if not secret:
             raise NoTokenError("this server needs a token", "send the header Authorization: Bearer TOKEN")

@@ -16,7 +16,7 @@ from millrace.server.refusals import ForbiddenError
 from millrace.server.tables import wants_arrow
 from millrace.server.workers import Workers
 from millrace.views.rights import Rights, Scope
-from millrace.views.store import Store
+from millrace.views.store import NoViewsError, Store
 from millrace.views.tabular import ARROW
 
 _INT64 = 2**63
@@ -55,6 +55,10 @@ def view_routes(store: Store, workers: Workers) -> APIRouter:
     def views(request: Request) -> list[dict[str, Any]]:
         """The views that the caller may read. Of one with a row filter, the number of rows is not told."""
         rights = reader(request)
+        try:
+            known = store.views()
+        except NoViewsError:  # no pipeline with views has run yet
+            known = []
         return [
             {
                 "view": view.name,
@@ -66,7 +70,7 @@ def view_routes(store: Store, workers: Workers) -> APIRouter:
                 "key": view.key,
                 "records_since": view.records_since,
             }
-            for view in store.views()
+            for view in known
             if rights.may_read(view.name)
         ]
 

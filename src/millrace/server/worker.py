@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import resource
+import signal
 import socket
 import sqlite3
 import struct
@@ -34,6 +35,7 @@ def main() -> None:
     server = socket.socket(fileno=os.dup(sys.stdin.fileno()))
     given, written = server.makefile("rb"), server.makefile("wb")
     os.nice(_GENTLE)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all, and the server ends this process
     url, limits = pickle.loads(_question(given))
     store = open_store(url)
     _limit_memory(limits.memory)

@@ -24,11 +24,14 @@ class Recent:
             _write(self._file, b"".join(lines[:-1]))
         self._lines = len(lines)
 
-    def add(self, progress: BatchProgress, at: float) -> None:
-        """Add a micro-batch that ended `at` that time, in seconds since 1970. Raises OSError if that fails."""
+    def add(self, progress: BatchProgress, at: float, began: float | None = None) -> None:
+        """Add a micro-batch that ended `at` that time, of a run that `began` at another, in seconds since 1970.
+
+        Raises OSError if that fails.
+        """
         about = json.loads(progress.to_json())
         del about["fields"]
-        line = json.dumps({"at": round(at, 3), **about}, separators=(",", ":")) + "\n"
+        line = json.dumps({"at": round(at, 3), "began": began, **about}, separators=(",", ":")) + "\n"
         self._lines += 1
         if self._lines <= 2 * KEPT:
             with self._file.open("ab") as file:

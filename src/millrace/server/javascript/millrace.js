@@ -10,6 +10,7 @@
  */
 
 const FIRST = 250, LONGEST = 30_000; // milliseconds between attempts to connect
+const IDLE = 1_000; // milliseconds for which a connection without queries stays open
 
 /** A connection to the server with this address; it is opened with the first query. `token` is one of `millrace tokens`. */
 export function connect(url, { token } = {}) {
@@ -23,6 +24,7 @@ class Connection {
   #queries = new Map();
   #attempts = 0;
   #timer = null;
+  #idle = null;
   #next = 0;
 
   constructor(url, token) {
@@ -38,6 +40,7 @@ class Connection {
     const asked = { type: "subscribe", sub, sql, params, min_interval: minInterval, ...(upTo === undefined ? {} : { up_to: upTo }) };
     const query = new LiveQuery(asked, (message) => this.#send(message), () => this.#leave(sub));
     this.#queries.set(sub, query);
+    clearTimeout(this.#idle);
     if (this.#socket === null) this.#open();
     else this.#send(asked);
     return query;
@@ -81,11 +84,13 @@ class Connection {
   #leave(sub) {
     if (!this.#queries.delete(sub)) return;
     this.#send({ type: "unsubscribe", sub });
-    if (!this.#queries.size) {
-      clearTimeout(this.#timer);
+    if (this.#queries.size) return;
+    clearTimeout(this.#timer);
+    clearTimeout(this.#idle);
+    this.#idle = setTimeout(() => {
       this.#socket?.close();
       this.#socket = null;
-    }
+    }, IDLE);
   }
 }
 
@@ -109,6 +114,8 @@ class LiveQuery {
   #sorted = false;
   #texts = new Map();
   #snapshot = null;
+  #isResuming = false;
+  #isStale = false;
   #pending = { added: [], changed: [], removed: [], snapshot: false };
   #onChange = [];
   #onError = [];
@@ -137,8 +144,8 @@ class LiveQuery {
 
   /** What to send when a connection opens. */
   get greeting() {
-    return this.#token === null || this.version === null ? this.#asked
-      : { type: "resume", sub: this.#asked.sub, token: this.#token, version: this.version };
+    this.#isResuming = this.#token !== null && this.version !== null;
+    return this.#isResuming ? { type: "resume", sub: this.#asked.sub, token: this.#token, version: this.version } : this.#asked;
   }
 
   lost() {
@@ -152,8 +159,10 @@ class LiveQuery {
   }
 
   take(message) {
+    if (this.#isStale && (message.type === "batch" || message.type === "progress")) return; // of the result before
     switch (message.type) {
       case "snapshot":
+        this.#isStale = false;
         if (message.from === 0) this.#snapshot = [];
         this.#columns = message.columns;
         this.#sorted = message.sorted;
@@ -161,6 +170,7 @@ class LiveQuery {
         break;
       case "ready":
         this.#token = message.token;
+        this.#isResuming = false;
         this.state = "live";
         if (this.#snapshot) this.#begin(this.#snapshot, message.version);
         break;
@@ -179,6 +189,10 @@ class LiveQuery {
         else this.#send(this.greeting);
         break;
       case "error":
+        if (this.#isResuming) { // the server no longer knows the token: the result is read anew
+          this.#readAnew();
+          break;
+        }
         this.fail(Object.assign(new Error(message.advice ? `${message.problem}; ${message.advice}` : message.problem), { kind: message.kind }));
         break;
     }
@@ -209,12 +223,16 @@ class LiveQuery {
   #arrive({ version, watermark, checksum, rows }) {
     [this.version, this.watermark] = [version, watermark];
     if (rows !== this.ids.length || checksum !== this.#checksum()) {
-      this.#token = null;
       this.#send({ type: "unsubscribe", sub: this.#asked.sub });
-      this.#send(this.#asked);
+      this.#readAnew();
       return;
     }
     this.#tell();
+  }
+
+  #readAnew() {
+    [this.#token, this.#isResuming, this.#isStale] = [null, false, true];
+    this.#send(this.#asked);
   }
 
   #checksum() {

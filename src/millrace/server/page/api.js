@@ -22,9 +22,19 @@ async function asked(path, options) {
   const headers = { ...options.headers };
   if (token()) headers.Authorization = `Bearer ${token()}`;
   const answer = await fetch(path, { ...options, headers });
-  const about = await answer.json().catch(() => ({}));
+  const about = parsed(await answer.text());
   if (!answer.ok) throw new Refused(answer.status, about);
   return about;
+}
+
+/** JSON whose whole numbers beyond 2^53, which JavaScript would round, are kept as text where the browser shows it. */
+function parsed(text) {
+  try {
+    return JSON.parse(text, (_, value, { source } = {}) =>
+      (Number.isInteger(value) && !Number.isSafeInteger(value) ? source ?? value : value));
+  } catch {
+    return {};
+  }
 }
 
 /** Call a function now and then every so many milliseconds while its page is shown, one call after the other. */

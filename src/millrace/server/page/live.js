@@ -3,11 +3,15 @@
 import { connect } from "/millrace.js";
 import { token } from "./api.js";
 
-let connection = null;
+let connection = null, secret = null;
 
-/** The one connection of this page. */
+/** The one connection of this page; another one after the user has given another token. */
 export function live() {
-  connection ??= connect(location.origin, { token: token() ?? undefined });
+  if (connection === null || secret !== token()) {
+    connection?.close();
+    secret = token();
+    connection = connect(location.origin, { token: secret ?? undefined });
+  }
   return connection;
 }
 

@@ -11,17 +11,20 @@ import { views } from "./views.js";
 
 const PAGES = { pipelines: ["Pipelines", overview], views: ["Views", views], console: ["Live query", consolePage],
   topics: ["Topics", topics], dead: ["Dead letters", dead] };
+const AGAIN = 1000; // milliseconds
 const content = document.getElementById("content"), health = document.getElementById("health");
 let shown = null;
 
-/** What a part of the page needs of the whole. */
+/** A part of the page while it is shown. */
 class Page {
   left = false;
   #leaving = [];
-  content = content;
+  content = h("div", {}, h("p", { class: "quiet" }, "Loading…"));
 
+  /** Call a function when another part is shown. */
   onLeave(work) {
-    this.#leaving.push(work);
+    if (this.left) work();
+    else this.#leaving.push(work);
   }
 
   leave() {
@@ -29,24 +32,28 @@ class Page {
     for (const work of this.#leaving) work();
   }
 
-  statuses(statuses) {
-    if (!this.left) fill(health, healthLines(statuses));
-  }
-
   /** Say that a request failed; null after one that did not. */
   trouble(error) {
     if (this.left || !error) return;
-    if (error instanceof Refused && error.status === 401) askForToken();
-    else fill(health, h("p", { class: "health bad" }, error instanceof Refused ? error.message : "The server cannot be reached; trying again."));
+    if (error instanceof Refused && error.status === 401) askForToken(error);
+    else fill(health, h("p", { class: "health bad", role: "alert" },
+      error instanceof Refused ? error.message : "The server cannot be reached; trying again."));
   }
 }
 
-function askForToken() {
+function askForToken({ message }) {
+  if (document.getElementById("token")) return;
   shown?.leave();
-  const box = h("input", { type: "password", id: "token", autocomplete: "off" });
-  content.replaceChildren(h("form", { class: "card", onsubmit: (event) => { event.preventDefault(); setToken(box.value); show(); } },
-    h("label", { for: "token" }, "This server wants a token; millrace tokens create makes one."), box,
-    h("button", { type: "submit" }, "Use it")));
+  fill(health);
+  const box = h("input", { type: "password", id: "token", autocomplete: "off", required: true });
+  content.replaceChildren(h("form", { class: "card", onsubmit: (event) => {
+    event.preventDefault();
+    setToken(box.value.trim());
+    box.remove();
+    show();
+  } }, h("h1", {}, "Token"), h("p", { class: "quiet" }, `${message[0].toUpperCase()}${message.slice(1)}.`),
+  h("label", { for: "token" }, "Token of scope read or admin"), box, h("button", { type: "submit" }, "Use it"),
+  h("p", { class: "quiet" }, "It is kept until this tab is closed.")));
   box.focus();
 }
 
@@ -58,22 +65,25 @@ async function show() {
     h("a", { href: `#/${name}`, "aria-current": name === chosen ? "page" : null }, title)));
   document.title = `${PAGES[chosen][0]} · Millrace`;
   const page = shown = new Page();
+  content.replaceChildren(h("h1", { class: "unseen" }, PAGES[chosen][0]), page.content);
   try {
     await PAGES[chosen][1](page, rest.length ? decodeURIComponent(rest.join("/")) : undefined);
   } catch (error) {
     page.trouble(error);
-    setTimeout(() => page.left || show(), 2000);
+    setTimeout(() => page.left || show(), AGAIN);
   }
 }
 
+/** Show the health of all pipelines for as long as the page is open. */
 async function watch() {
+  const page = shown;
   try {
-    const statuses = await get("/pipelines");
-    fill(health, healthLines(statuses));
-  } catch {
-    // The part that is shown tells.
+    if (!document.getElementById("token")) fill(health, healthLines(await get("/pipelines")));
+  } catch (error) {
+    if (error instanceof Refused && error.status === 403) fill(health); // the token is for some views only
+    else page.trouble(error);
   }
-  setTimeout(watch, 2000);
+  setTimeout(watch, document.hidden ? 5 * AGAIN : AGAIN);
 }
 
 addEventListener("hashchange", show);

@@ -1,7 +1,9 @@
 /** Plots over time that share a cursor, each with the same figures as a table. */
 
 import uPlot from "./vendor/uplot.js";
-import { brief, clock, h, table } from "./dom.js";
+import { brief, clock, fill, h, table } from "./dom.js";
+
+const HEIGHT = 190, ROWS = 20;
 
 const sync = uPlot.sync("millrace");
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -11,8 +13,8 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
  * `unit` writes a figure as text.
  */
 export function plot(title, series, unit = brief) {
-  const canvas = h("div", { class: "plot", role: "img", "aria-label": `${title}; the table below has the figures` });
-  const details = h("details", { class: "figures" }, h("summary", {}, `${title} as a table`));
+  const canvas = h("div", { class: "plot" });
+  const shown = h("div"), details = h("details", { class: "figures" }, h("summary", {}, `${title} as a table`), shown);
   const element = h("figure", {}, h("figcaption", {}, title), canvas, details);
   let chart = null;
   let data = null;
@@ -22,7 +24,7 @@ export function plot(title, series, unit = brief) {
     const ink = colour("quiet");
     const axis = { stroke: ink, grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 } };
     chart = new uPlot({
-      width: Math.max(260, canvas.clientWidth), height: 190,
+      width: Math.max(260, canvas.clientWidth), height: HEIGHT,
       cursor: { sync: { key: sync.key }, drag: { x: true, y: false } },
       legend: { live: true },
       scales: { y: { range: (_, least, most) => [Math.min(0, least ?? 0), (most || 1) * 1.1] } },
@@ -36,7 +38,7 @@ export function plot(title, series, unit = brief) {
 
   const resize = new ResizeObserver(() => {
     if (chart && canvas.clientWidth && chart.width !== canvas.clientWidth) {
-      chart.setSize({ width: canvas.clientWidth, height: 190 });
+      chart.setSize({ width: canvas.clientWidth, height: HEIGHT });
     }
   });
   resize.observe(canvas);
@@ -47,8 +49,7 @@ export function plot(title, series, unit = brief) {
   const figures = () => {
     if (!details.open || !data) return;
     const last = data[0].map((at, place) => [clock(at), ...data.slice(1).map((ys) => (ys[place] === null ? "–" : unit(ys[place])))]);
-    details.replaceChildren(details.firstElementChild,
-      table(title, ["time (UTC)", ...series.map((each) => each.label)], last.slice(-20).reverse()));
+    fill(shown, table(`${title}, newest first`, ["time (UTC)", ...series.map((each) => each.label)], last.slice(-ROWS).reverse()));
   };
   details.addEventListener("toggle", figures);
 
@@ -56,7 +57,7 @@ export function plot(title, series, unit = brief) {
     element,
     draw(xs, ys) {
       data = [xs, ...ys];
-      if (chart) chart.setData(data);
+      if (chart) chart.setData(data, true);
       else if (canvas.isConnected) make();
       figures();
     },

@@ -1,46 +1,54 @@
 /** Views as live tables: search, sort, marks of panes, cells that changed, and the history of a row. */
 
 import { get } from "./api.js";
-import { count, fill, h, mark, shown } from "./dom.js";
+import { count, fill, h, isNumeric, many, mark, shown } from "./dom.js";
 import { history } from "./history.js";
 import { live, quoted, text } from "./live.js";
 import { use } from "./use.js";
 
 const MOST = 200;
+const PAUSE = 200; // milliseconds between the last key and the search
+const FLASH = 1500;
 
 export async function views(page, chosen) {
   const known = await get("/views");
   if (!known.length) {
-    page.content.replaceChildren(h("p", { class: "quiet" }, "There are no views yet. Run a pipeline that has views: millrace run charts.py"));
+    fill(page.content, h("p", { class: "quiet" }, "There are no views yet. Run a pipeline that has views: millrace run charts.py"));
+    setTimeout(() => page.left || views(page, chosen).catch((error) => page.trouble(error)), 2000);
     return;
   }
   const view = known.find((each) => each.view === chosen) ?? known[0];
   const columns = Object.keys(view.columns).slice(0, -1); // live queries have no version of a row
+  const timing = columns.at(-3); // then the index of the pane, and whether it is the last one
+  const texts = columns.filter((name) => view.columns[name] === "STRING" && name !== timing);
   const asked = { search: "", order: null, descending: false };
   const about = h("p", { class: "quiet", role: "status" });
   const body = h("tbody"), head = h("thead");
-  const past = h("section", { hidden: true });
-  const search = h("input", { type: "search", placeholder: "search texts", "aria-label": "Search",
-    oninput: () => { asked.search = search.value; again(); } });
+  const past = history(view);
+  let waiting = null;
+  const search = h("input", { type: "search", placeholder: "search texts", "aria-label": "Search", oninput: () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => { asked.search = search.value; again(); }, PAUSE);
+  } });
   page.content.replaceChildren(
-    h("div", { class: "picker" }, known.map((each) => h("a", { href: `#/views/${encodeURIComponent(each.view)}`,
+    h("nav", { class: "picker", "aria-label": "Views" }, known.map((each) => h("a", { href: `#/views/${encodeURIComponent(each.view)}`,
       "aria-current": each === view ? "page" : null }, each.view))),
     h("section", {},
-      h("div", { class: "bar" }, h("h2", {}, view.view), search, about),
+      h("div", { class: "bar" }, h("h2", {}, view.view), texts.length ? search : null, about),
       view.records_since ? h("p", { class: "quiet" }, `It has no records from before ${view.records_since}.`) : null,
       h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Rows of ${view.view}` },
-        h("table", { class: "live" }, h("caption", {}, "Rows as they are now; a click on a row shows how it came about"), head, body))),
-    past,
+        h("table", { class: "live" }, h("caption", {}, "Rows as they are now. Click a row, or press Enter on it, to see how it came about."),
+          head, body))),
+    past.element,
     h("section", {}, h("h2", {}, "Use this"), use("view", () => ({ view: view.view, sql: sql() }))),
   );
 
   let query = null;
   page.onLeave(() => query?.close());
-  again();
+  if (!page.left) again();
 
   function sql() {
-    const texts = columns.filter((name) => view.columns[name] === "STRING");
-    const where = asked.search && texts.length
+    const where = asked.search
       ? ` WHERE ${texts.map((name) => `${quoted(name)} LIKE ${text(`%${asked.search}%`)}`).join(" OR ")}` : "";
     const newest = columns.includes("window_start") ? ["window_start"] : [];
     const by = (asked.order ? [`${quoted(asked.order)}${asked.descending ? " DESC" : ""}`] : newest.map((name) => `${quoted(name)} DESC`)).join(", ");
@@ -48,11 +56,13 @@ export async function views(page, chosen) {
   }
 
   function again() {
+    const focused = document.activeElement?.dataset.column;
     query?.close();
-    head.replaceChildren(h("tr", {}, columns.map((name) => h("th", { scope: "col",
+    head.replaceChildren(h("tr", {}, columns.map((name) => h("th", { scope: "col", class: isNumeric(view.columns[name]) ? "number" : null,
       "aria-sort": asked.order !== name ? "none" : asked.descending ? "descending" : "ascending" },
-    h("button", { type: "button", onclick: () => sort(name) }, name, asked.order === name ? (asked.descending ? " ↓" : " ↑") : "")))));
-    body.replaceChildren();
+    h("button", { type: "button", "data-column": name, onclick: () => sort(name) }, name,
+      asked.order === name ? (asked.descending ? " ↓" : " ↑") : "")))));
+    if (focused !== undefined) head.querySelector(`[data-column="${CSS.escape(focused)}"]`)?.focus();
     query = live().query(sql());
     query.onChange(show);
     query.onError((error) => fill(about, h("span", { class: "wrong" }, error.message)));
@@ -63,25 +73,12 @@ export async function views(page, chosen) {
     again();
   }
 
-  function show({ changed }) {
+  function show({ added, changed, removed, snapshot }) {
     const rows = new Map([...body.children].map((row) => [row.dataset.id, row]));
-    const flash = new Set(changed);
     const made = query.rows.map((row, place) => {
       const id = query.ids[place];
       const element = rows.get(id) ?? line(id);
-      columns.forEach((name, column) => {
-        const cell = element.children[column];
-        const value = shown(row[name]);
-        if (cell.dataset.value === value) return;
-        const is = cell.dataset.value !== undefined || flash.has(id);
-        cell.dataset.value = value;
-        cell.className = typeof row[name] === "number" ? "number" : row[name] === null ? "null" : "";
-        cell.replaceChildren(name === "timing" ? mark(row[name]) : value);
-        if (is) {
-          cell.classList.add("flash");
-          setTimeout(() => cell.classList.remove("flash"), 1500);
-        }
-      });
+      columns.forEach((name, column) => write(element.children[column], name, row[name]));
       element.row = row;
       return element;
     });
@@ -90,15 +87,27 @@ export async function views(page, chosen) {
       body.replaceChildren(...made);
       if (body.contains(focused)) focused.focus();
     }
-    fill(about, `${count(query.rows.length)} rows${query.rows.length === MOST ? " (the first)" : ""}, version ${query.version ?? "–"}`);
+    const all = query.rows.length < MOST;
+    fill(about, `${all ? many(query.rows.length, "row") : `the first ${count(MOST)} rows`}, version ${query.version ?? "–"}`);
+    past.changed(snapshot ? null : [...added, ...changed, ...removed]);
+  }
+
+  /** Write a value into a cell, which flashes if it had another one. */
+  function write(cell, name, value) {
+    const text = shown(isNumeric(view.columns[name]) && value !== null ? count(value) : value);
+    if (cell.dataset.value === text) return;
+    const is = cell.dataset.value !== undefined;
+    cell.dataset.value = text;
+    cell.className = value === null ? "null" : isNumeric(view.columns[name]) ? "number" : "";
+    cell.title = text.length > 48 ? text : "";
+    cell.replaceChildren(name === timing ? mark(value) : text);
+    if (!is) return;
+    cell.classList.add("flash");
+    setTimeout(() => cell.classList.remove("flash"), FLASH);
   }
 
   function line(id) {
-    const open = (element) => {
-      past.hidden = false;
-      history(past, view, element.row);
-      past.scrollIntoView({ block: "nearest" });
-    };
+    const open = (element) => past.show(id, element.row);
     return h("tr", { "data-id": id, tabindex: "0", onclick: (event) => open(event.currentTarget),
       onkeydown: (event) => { if (event.key === "Enter") open(event.currentTarget); } }, columns.map(() => h("td")));
   }
