@@ -24,7 +24,7 @@ from millrace.views.store import Store, open_store
 LENGTH = struct.Struct("<cI")
 """The start of a frame: its kind, and the length of its content."""
 READY, HEAD, BODY, END, ERROR = b"R", b"H", b"B", b"E", b"X"
-_GENTLE = 5
+_GENTLE = 10
 """By how much a query process yields to the server."""
 _OF_SQLITE = 0.75
 """The part of the memory that SQLite may have."""
