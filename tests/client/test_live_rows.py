@@ -52,11 +52,11 @@ def rows(plays: Plays) -> dict[str, int]:
 
 def test_the_program_that_the_page_shows(server: LiveServer, plays: Plays, rows: dict[str, int]) -> None:
     shown = (ROOT / "src/millrace/server/page/use.js").read_text()
-    found = re.search(r"query: .*?Python: `(.*?)`", shown, re.DOTALL)
+    found = re.search(r"const following = .*?`(.*)`;", shown)
     assert found is not None
-    program = (
-        found[1].replace("\\n", "\n").replace("${python(at)}", repr(server.url)).replace("${python(sql)}", repr(SQL))
-    )
+    program = re.sub(r"\$\{token\(\) .*?\}", "", found[1]).replace("\\n", "\n")
+    for name, value in (("at", server.url), ("sql", SQL)):
+        program = program.replace(f"${{quoted({name})}}", repr(value))
     printed: list[Any] = []
 
     def note(*values: Any) -> None:

@@ -142,7 +142,7 @@ def test_one_slow_client_does_not_delay_another() -> None:
 def test_a_client_that_is_too_slow_is_closed_with_a_token(how: str) -> None:
     hub = Hub(SECRET, Limits(backlog=5, most_backlog=50, most_held=2, patience=100))
     started(hub, subscribe("slow", "SELECT id, n FROM items"), subscribe("fast", "SELECT id, n FROM items"))
-    done = hub.on(Backlog("slow", 51 if how == "messages" else 6))
+    done = hub.on(Backlog("slow", 60 if how == "messages" else 6))
     done += hub.on(changes(1, (1, (1, 1, None, None)), (1, (2, 2, None, None))))
     if how == "rows":
         done += hub.on(changes(2, (1, (3, 3, None, None))))

@@ -213,7 +213,7 @@ class LiveQueries:
                 query = await self._query(client.rights, token.asked)
                 self._count(client, sub)
                 at = token.version if version is None else max(version, token.version)
-                self._take(Resume(client.name, sub, query, token, at))
+                self._take(Resume(client.name, sub, query, token, at, name_of(client.rights)))
             case UnsubscribeMessage(sub):
                 client.subs.discard(sub)
                 self._take(Unsubscribe(client.name, sub))
