@@ -22,7 +22,7 @@ from millrace.views.rights import Rights, Scope
 from millrace.views.store import open_store
 from watched import BAD, HINT, LONG, REASON, Project, Served, hourly, served, visit
 
-PARTS = ("pipelines", "views/hourly_plays", "views/total", "console", "topics", "dead")
+PARTS = ("pipelines", "views/hourly_plays", "console", "topics", "dead")
 
 
 @pytest.fixture(name="made", scope="module")
