@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from browser import chromium
 from millrace.eventlog.topics import Log
 from millrace.server.app import make_app
 from millrace.views.store import open_store
@@ -87,3 +88,24 @@ def test_the_client_is_packed_for_npm() -> None:
     )  # fmt: skip
     (packed,) = json.loads(done.stdout)
     assert {file["path"] for file in packed["files"]} == {"README.md", "millrace.d.ts", "millrace.js", "package.json"}
+
+
+def test_without_a_browser_its_tests_are_skipped_and_fail_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="apt-get install chromium"), chromium():
+        pass
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="apt-get install chromium"), chromium():
+        pass
+
+
+def test_the_script_that_installs_a_browser_says_what_to_install(tmp_path: Path) -> None:
+    for name in ("id", "sh"):  # a machine with nothing else on its path
+        (tmp_path / name).symlink_to(shutil.which(name) or name)
+    script = SERVER.parents[2] / "tools" / "browser.sh"
+    done = subprocess.run([script], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True)
+    assert done.stderr.endswith("On Debian: apt-get install chromium\n")
+    (tmp_path / "chromium").symlink_to("/bin/true")
+    done = subprocess.run([script], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""

@@ -36,9 +36,9 @@ export async function views(page, chosen) {
     h("section", {},
       h("div", { class: "bar" }, h("h2", {}, view.view), texts.length ? search : null, about),
       view.records_since ? h("p", { class: "quiet" }, `It has no records from before ${view.records_since}.`) : null,
+      h("p", { class: "quiet" }, "Click a row, or press Enter on it, to see how it came about."),
       h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Rows of ${view.view}` },
-        h("table", { class: "live" }, h("caption", {}, "Rows as they are now. Click a row, or press Enter on it, to see how it came about."),
-          head, body))),
+        h("table", { class: "live" }, head, body))),
     past.element,
     h("section", {}, h("h2", {}, "Use this"), use("view", () => ({ view: view.view, sql: sql() }))),
   );
