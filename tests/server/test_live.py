@@ -5,7 +5,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -177,8 +177,7 @@ def test_a_dropped_view_ends_its_queries_with_an_error(one: LiveServer, plays: P
     peer.until("ready")
     one.store.drop(plays.pipeline)
     other.commit(("a", "NO", 1))  # a new version of the store
-    while (said := peer.hear())["type"] != "error":
-        assert said["type"] in ("refetch", "progress")
+    *_, said = peer.until("error")
     assert (said["kind"], plays.view in said["problem"]) == ("not-found", True)
 
 
@@ -226,6 +225,21 @@ def test_tokens_decide_which_rows_are_told_and_a_revoked_one_ends_within_a_secon
                 pass
         assert rows.state == "closed"
     eventually(lambda: server.is_empty, "something is held")
+
+
+def test_a_token_that_connects_too_often_is_told_to_try_later(guarded: tuple[LiveServer, Plays]) -> None:
+    server, _ = guarded
+    _, secret = create(server.folder / FILE, Rights(Scope.READ), 1, 1 << 20, NOW)
+    time.sleep(0.3)  # the server looks at its tokens so often
+    codes = set()
+    for _ in range(3):
+        with Peer(server.url, secret) as peer:
+            with suppress(ConnectionClosed):
+                peer.subscribe(ALL.format("plays"))
+                peer.until("ready")
+            codes.add(peer.socket.close_code)
+    assert 1013 in codes
+    assert 1008 not in codes  # with which a client would give up
 
 
 def test_a_web_page_of_another_origin_is_refused(one: LiveServer) -> None:
@@ -434,9 +448,8 @@ def test_a_storm_of_subscriptions(one: LiveServer, plays: Plays, capsys: pytest.
         began = time.monotonic()
         for n in range(many):
             peer.subscribe(f"SELECT k FROM {plays.view} WHERE n = $1", [n], sub=str(n))
-        ready = 0
-        while ready < many:
-            ready += peer.hear()["type"] == "ready"
+        for _ in range(many):
+            peer.until("ready")
         took = time.monotonic() - began
         with capsys.disabled():
             print(f" {many:,} subscriptions in {took:.2f} s ", end="")  # noqa: T201

@@ -139,8 +139,10 @@ class Peer:
 
     def until(self, kind: str, **wanted: Any) -> list[dict[str, Any]]:
         """The next messages up to one of a kind, with these values."""
-        heard = []
+        heard: list[dict[str, Any]] = []
+        deadline = time.monotonic() + PATIENCE
         while True:
+            assert time.monotonic() < deadline, f"no {kind}"
             heard.append(self.hear())
             if heard[-1]["type"] == kind and wanted.items() <= heard[-1].items():
                 return heard

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from millrace.model.errors import MillraceError
+from millrace.model.errors import Kind, MillraceError
 from millrace.server.pace import Pace
 from millrace.server.refusals import BusyError, ForbiddenError, NoTokenError, WrongHostError, WrongTypeError
 from millrace.server.tokens import Token, Tokens
@@ -27,8 +27,8 @@ LINES = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
 _RIGHTS, _MOST, _ALLOWED = "millrace.rights", "millrace.most", "millrace.allowed"
 PROTOCOL, _TOKEN = "millrace", "token."
 """The subprotocol of WebSockets, and the start of another one that holds a token: browsers send no other header."""
-_POLICY, _LONGEST_REASON = 1008, 123
-"""The code with which a WebSocket is closed that is refused, and the maximum length of the reason."""
+_POLICY, _LATER, _LONGEST_REASON = 1008, 1013, 123
+"""The codes with which a WebSocket is closed: it is refused, or may try later. The maximum length of the reason."""
 _OPEN = ("/", "/healthz", "/millrace.js")
 """Paths that need no token: those of the page hold no data."""
 _FILES = ("/page/", "/site/")
@@ -114,7 +114,8 @@ def _secret(scope: Scope, headers: dict[bytes, bytes]) -> str:
 async def refuse_socket(error: MillraceError, socket: WebSocket) -> None:
     """Refuse a WebSocket. A browser tells a page only why one was closed, not why one was not opened."""
     await socket.accept(PROTOCOL if PROTOCOL in socket.scope["subprotocols"] else None)
-    await socket.close(_POLICY, error.message.encode()[:_LONGEST_REASON].decode(errors="ignore"))
+    code = _LATER if error.kind is Kind.MACHINE else _POLICY
+    await socket.close(code, error.message.encode()[:_LONGEST_REASON].decode(errors="ignore"))
 
 
 def still_allowed(scope: Scope) -> Callable[[], bool]:
