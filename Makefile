@@ -28,7 +28,8 @@ test: $(READY) browser  ## Run all tests in two processes, and hold the coverage
 browser:  ## Install Chromium for the tests of the page, if there is none.
 	@tools/browser.sh
 
-soak: $(READY)  ## Let trouble befall many more projects at random; WALKS=2000 of them unless told otherwise.
+soak: $(READY)  ## Let trouble befall live queries for SOAK_SECONDS=600, and WALKS=2000 projects, at random.
+	SOAK_SECONDS=$${SOAK_SECONDS:-600} SOAK_SEED=$${SOAK_SEED:-$$$$} $(BIN)/pytest -q tests/server/test_live_soak.py
 	WALKS=$${WALKS:-2000} $(BIN)/pytest -q --show-capture=no tests/running/test_walks.py
 
 check: lint types docs test  ## All that must be green: lint, types, docs and their links, tests, doctests.

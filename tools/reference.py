@@ -41,7 +41,7 @@ API = (
         "Pipelines, streams and queries",
         "A source is a `Stream`; `group_by` and `window` make it `Windowed`; `aggregate` makes that a `Query`; a "
         "`Pipeline` gives queries names and runs them together.",
-        ("Pipeline", "explain"),
+        ("Pipeline", "explain", "udf"),
         ("millrace.model.stream.Stream", "millrace.model.query.Windowed", "millrace.model.query.Query"),
     ),
     ApiPage(
@@ -70,7 +70,13 @@ API = (
         "Running and reading",
         "`Pipeline.run(...)` returns a `Run`; `connect(...)` opens the views and the log to read and to send.",
         ("Run", "connect"),
-        ("millrace.client.connection.Connection", "millrace.client.result.Result"),
+        (
+            "millrace.client.connection.Connection",
+            "millrace.client.result.Result",
+            "millrace.client.live_rows.LiveRows",
+            "millrace.client.live_async.AsyncLiveRows",
+            "millrace.client.live_result.Change",
+        ),
     ),
     ApiPage("producer.md", "Producer", "A producer sends records to a topic from Python.", ("Producer",)),
     ApiPage("testing.md", "testing", "", (), ("millrace.testing",)),

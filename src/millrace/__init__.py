@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from millrace.model.inputs import files, layers, log, memory, source, table
     from millrace.model.pane import Mode, Pane, Timing
     from millrace.model.pipeline import Pipeline, to_files, to_function, to_sink, to_table, to_topic
+    from millrace.model.udf import udf
     from millrace.model.watermark import percentile, punctuated
     from millrace.plan.explain import explain
     from millrace.running.handle import Run
@@ -65,6 +66,7 @@ __all__ = [
     "to_sink",
     "to_table",
     "to_topic",
+    "udf",
     "window",
 ]
 
@@ -80,6 +82,7 @@ _HOMES = {
     "model.inputs": ("files", "layers", "log", "memory", "source", "table"),
     "model.pane": ("Mode", "Pane", "Timing"),
     "model.pipeline": ("Pipeline", "to_files", "to_function", "to_sink", "to_table", "to_topic"),
+    "model.udf": ("udf",),
     "model.watermark": ("percentile", "punctuated"),
     "on": (),
     "plan.explain": ("explain",),

@@ -261,7 +261,9 @@ def test_views_are_asked_in_sql(here: Path) -> None:
 
 
 def test_a_project_that_works_is_made(here: Path) -> None:
-    assert "millrace send plays plays.json" in ran("init", "charts")
+    printed = ran("init", "charts")
+    assert "millrace send plays plays.json" in printed
+    assert max(map(len, printed.splitlines())) <= 80, "a usual terminal shows it without breaking lines"
     assert {path.name for path in (here / "charts").iterdir()} == {"charts.py", "plays.json", "README.md"}
     assert "exists already" in refused("init", "charts", code=CONFLICT)
     assert "fused" in ran("explain", "charts/charts.py")

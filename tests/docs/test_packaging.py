@@ -52,9 +52,19 @@ for module in pkgutil.walk_packages(millrace.__path__, "millrace."):
     done = without_extras(program, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
+        "millrace.server.answers starlette",
         "millrace.server.app fastapi",
         "millrace.server.dead fastapi",
+        "millrace.server.door starlette",
+        "millrace.server.given fastapi",
+        "millrace.server.listening uvicorn",
+        "millrace.server.live_routes fastapi",
+        "millrace.server.pipelines fastapi",
+        "millrace.server.posting fastapi",
+        "millrace.server.records fastapi",
+        "millrace.server.static fastapi",
         "millrace.server.tables fastapi",
+        "millrace.server.viewing fastapi",
         "millrace.views.copying psycopg",
         "millrace.views.postgresql psycopg",
     ]

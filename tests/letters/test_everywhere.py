@@ -28,6 +28,7 @@ from millrace.running.restore import restore
 from millrace.server.app import make_app
 from millrace.views.store import open_store
 
+JSON = {"Content-Type": "application/json"}
 SCHEMA = parse_schema("user STRING, at TIMESTAMP")
 BAD_TIME, NO_OBJECT = "at is not TIMESTAMP", "it is not a JSON object"
 HINT = "declare it BIGINT and use timestamp_millis(at)"
@@ -143,7 +144,9 @@ def test_the_commands_of_the_how_to_do_what_it_says(folder: Path) -> None:
 
 @pytest.fixture
 def client(folder: Path) -> TestClient:
-    return TestClient(make_app(Log(folder / "log.db"), open_store(folder / "views.db")), "http://localhost")
+    return TestClient(
+        make_app(Log(folder / "log.db"), open_store(folder / "views.db")), "http://localhost", headers=JSON
+    )
 
 
 def test_requests_list_fix_resend_and_drop(client: TestClient, folder: Path) -> None:
@@ -166,7 +169,7 @@ def test_requests_that_are_wrong_are_refused(client: TestClient) -> None:
     for body in (b"no", b'{"sets": {}}', b'{"letters": ["x"]}'):
         refused = client.post("/pipelines/charts/dead/fix", content=body)
         assert refused.status_code == 400
-        assert refused.json()["error"].startswith("the body is not valid: ")
+        assert refused.json()["error"].startswith("the body of POST /pipelines/charts/dead/fix is not valid: ")
     assert client.post("/pipelines/charts/dead/resend", json={}).status_code == 400
 
 

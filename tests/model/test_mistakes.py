@@ -37,6 +37,19 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     ("unknown column in group_by", lambda: plays.group_by("artist"), "unknown column 'artist'"),
     ("unknown column in an aggregate", lambda: hourly.aggregate(x=agg.sum("m")), "unknown column 'm'"),
     ("unknown event time", lambda: plays.event_time("att", delay="1s"), "unknown column 'att'; did you mean 'at'?"),
+    ("late records of no kind", lambda: timed.window(window.fixed("1h"), late="kept"), "late= is 'drop' or 'keep'"),
+    ("late records of all time", lambda: timed.window(window.all_time(), late="keep"), "no event is too late for glob"),
+    ("late records of counts", lambda: timed.window(window.count(3), late="keep"), "no event is too late for count(3)"),
+    (
+        "late records of a trigger that finishes",
+        lambda: (
+            timed.window(window.fixed("1h"), late="keep")
+            .trigger(on.watermark(early=on.each()))
+            .retracting()
+            .aggregate(n=agg.count())
+        ),
+        "give on.watermark(...) a late=",
+    ),
     ("where without a condition", lambda: plays.where("ms + 1"), "needs a condition, but this is BIGINT"),
     ("sql that does not parse", lambda: plays.where("ms >"), "expression 'ms >' does not parse"),
     ("an expression that is no text", lambda: plays.where(anything), "must be a string of SQL"),

@@ -106,8 +106,8 @@ def test_a_client_resumes_after_the_connection_broke(blank: Page) -> None:
       const sent = sockets[2].sent;
       sockets[2].say({ type: "ready", version: 7, token: "t2" });
       const again = query.state;
-      sockets[2].say({ type: "closed", token: "t3", final: false });
-      sockets[2].say({ type: "closed", token: "t4", final: true });
+      sockets[2].say({ type: "closed", token: "t3", reason: "the client reads too slowly" });
+      sockets[2].say({ type: "closed", token: "t4", reason: "up_to" });
       return { state, sent, again, rows: query.rows, last: query.state };
     }""",
     )

@@ -35,7 +35,8 @@ from millrace.cli import app
 from millrace.cli.options import EXIT_CODES, plain_mistakes
 from millrace.eventlog.topics import Log
 from millrace.model.errors import AGAIN, FILE, Kind, Place, at_place, not_found
-from millrace.server.app import STATUSES, make_app
+from millrace.server.app import make_app
+from millrace.server.refusals import STATUSES
 from millrace.sources.memory import Happening, MemoryScript
 from millrace.spark import batch, session, stream
 from millrace.spark.envelope import WorkerError, opened, reported, reporting

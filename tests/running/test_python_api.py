@@ -66,7 +66,7 @@ def test_the_settings_are_those_of_the_command_line() -> None:
     theirs = inspect.signature(command).parameters
     settings = inspect.signature(Settings).parameters
     assert [*ours] == ["self", *settings, "spark"]
-    assert [*theirs] == ["files", "pipeline", *settings, "json", "watch"]
+    assert [*theirs] == ["files", "pipeline", *settings, "json", "serve", "host", "port", "watch"]
     for name, setting in settings.items():
         assert plain(ours[name].default) == plain(theirs[name].default) == plain(setting.default), name
         assert ours[name].kind is inspect.Parameter.KEYWORD_ONLY

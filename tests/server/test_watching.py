@@ -21,6 +21,7 @@ from millrace.eventlog.topics import Log
 from millrace.running.status import all_under, described, note
 from millrace.running.waiting import Waiting
 from millrace.server.app import make_app
+from millrace.sources.arrived import Latency
 from millrace.spark.progress import BatchProgress, PartProgress
 from millrace.spark.recent import Recent, write_flow
 from millrace.views.store import open_store
@@ -28,7 +29,7 @@ from millrace.views.store import open_store
 ROOT = Path(__file__).parents[2]
 RULES, PAGE = ROOT / "examples" / "alerts" / "millrace.yml", ROOT / "docs" / "operations.md"
 PART = PartProgress(1_767_268_800_000_000, 5_000_000, 3, 4_096, 7, 2, 1)
-PROGRESS = BatchProgress(41, 10, 0.5, 2, {"view hourly": PART}, {"run": 0.4})
+PROGRESS = BatchProgress(41, 10, 0.5, 2, {"view hourly": PART}, {"run": 0.4}, latency=Latency(0.5, 2.0))
 WAITING = Waiting("the disk is full", "make room", 1_000.0, 1_008.0)
 
 
@@ -85,7 +86,7 @@ def server(folder: Path, running: None) -> Iterator[httpx.Client]:
 
 def samples(text: str) -> dict[str, dict[tuple[str, ...], float]]:
     """The values of each metric by the values of its labels, as the parser of Prometheus's own library reads them."""
-    order = ("topic", "pipeline", "checkpoint", "output")
+    order = ("topic", "pipeline", "checkpoint", "output", "phase", "quantile")
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -140,10 +141,14 @@ def test_the_metrics_are_those_of_the_status(server: httpx.Client) -> None:
     }  # fmt: skip
     assert {name: found[f"millrace_{name}"][of_run] for name in expected} == expected
     expected = {
-        "watermark_timestamp_seconds": 1_767_268_800, "open_windows": 3, "state_bytes": 4_096, "late_rows_total": 7,
+        "watermark_timestamp_seconds": 1_767_268_800, "watermark_lag_seconds": 5, "open_windows": 3,
+        "state_bytes": 4_096, "late_rows_total": 7,
         "errors_total": 1,
     }  # fmt: skip
     assert {name: found[f"millrace_{name}"][of_output] for name in expected} == expected
+    assert found["millrace_last_batch_phase_seconds"][*of_run, "run"] == 0.4
+    assert [found["millrace_latency_seconds"][*of_run, share] for share in ("0.5", "0.99")] == [0.5, 2.0]
+    assert found["millrace_live_subscriptions"] == found["millrace_live_messages_total"] == {(): 0}
     assert found["millrace_topic_records_total"] == {("plays",): 5}
     assert found["millrace_lag_records"] == {("plays", "charts"): 5}
 
@@ -164,8 +169,8 @@ def test_the_operations_page_names_every_metric_with_its_labels(server: httpx.Cl
         for family in text_string_to_metric_families(server.get("/metrics").text)
         for sample in family.samples
     }
-    rows = re.findall(r"^\| `(millrace_\w+)` \| (.*?) \|", PAGE.read_text(), re.MULTILINE)
-    assert {name: set(labels.split(", ")) for name, labels in rows} == exported
+    rows = re.findall(r"^\| `(millrace_\w+)` \| (.*?) ?\|", PAGE.read_text(), re.MULTILINE)
+    assert {name: set(filter(None, labels.split(", "))) for name, labels in rows} == exported
 
 
 def test_the_alert_rules_use_metrics_that_a_server_exports(server: httpx.Client) -> None:
@@ -191,7 +196,7 @@ def test_a_server_whose_store_is_unreachable_lives_but_is_not_ready(folder: Path
         return [described(each, None) for each in all_under(folder)]
 
     away = open_store("postgresql://nobody@127.0.0.1:1/nothing?connect_timeout=2")
-    with TestClient(make_app(Log(folder / "log.db"), away, pipelines=pipelines)) as client:
+    with TestClient(make_app(Log(folder / "log.db"), away, pipelines=pipelines), "http://localhost") as client:
         assert client.get("/healthz").status_code == 200
         refused = client.get("/readyz")
         assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")

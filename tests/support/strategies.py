@@ -12,7 +12,7 @@ from millrace.model.duration import SECOND, to_datetime
 from millrace.model.inputs import memory, table
 from millrace.model.query import Query
 from millrace.model.stream import Stream
-from millrace.model.trigger import Trigger
+from millrace.model.trigger import Trigger, may_finish
 from millrace.model.watermark import percentile, punctuated
 from millrace.model.window import CountWindow, Global, Windowing
 from millrace.sources.memory import Happening
@@ -70,11 +70,12 @@ modes = st.sampled_from(["discarding", "accumulating", "retracting"])
 def query(
     windowing: Windowing, trigger: Trigger, mode: str, lateness: str = "0s", stream: Stream | None = None
 ) -> Query:
-    """A query that collects, so that nothing can hide in a sum."""
+    """A query that collects, so that nothing can hide in a sum. It keeps what is late, if it may."""
     if isinstance(windowing, Global | CountWindow):
         lateness = "0s"
     timed = stream or memory("input", SCHEMA).event_time("at", delay="0s")
-    source = timed.group_by("k").window(windowing, lateness)
+    keeps = not isinstance(windowing, Global | CountWindow) and not may_finish(trigger)
+    source = timed.group_by("k").window(windowing, lateness, "keep" if keeps else "drop")
     built: Query = getattr(source.trigger(trigger), mode)().aggregate(
         values=agg.collect("v"), total=agg.sum("v"), n=agg.count()
     )

@@ -358,6 +358,18 @@ def test_rows_far_ahead_of_the_clock_are_set_aside_and_make_nothing_late() -> No
     ]
 
 
+def test_records_that_are_too_late_for_every_window_are_dead_letters_if_they_are_kept() -> None:
+    timed = memory("events", "at TIMESTAMP").event_time("at", delay="0s")
+    script = Script(NOON).rows("events", {"at": at(0)}, {"at": at(60)}).rows("events", {"at": at(1)}, {"at": at(35)})
+    for late, kept in (("keep", [{"at": at(1)}]), ("drop", [])):
+        counts = timed.window(window.sliding("10m", every="5m"), lateness="20m", late=late).aggregate(n=agg.count())
+        for engine in ("reference", "panes"):
+            answers = run_script(Pipeline("p", {"counts": counts}), script, engine)
+            assert [letter.row for letter in answers.dead_letters] == kept
+            assert answers.dropped["counts"] == 1
+            assert all("by 30m: its last window ended" in letter.reason for letter in answers.dead_letters)
+
+
 def test_a_script_whose_clock_counts_from_zero_has_no_time_to_be_ahead_of() -> None:
     pipeline, script = ahead_of_time()
     assert run_script(pipeline, replace(script, start=None, steps=script.steps[:1])).dead_letters == []

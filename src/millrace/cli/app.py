@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from millrace import __version__
-from millrace.cli import backups, dead, log, pipelines, project, repair, send, trial, views
+from millrace.cli import backups, dead, log, pipelines, project, repair, send, serving, tokens, trial, views, watch
 from millrace.cli.options import EXIT_CODES_HELP
 
 app = typer.Typer(
@@ -50,7 +50,7 @@ _PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "check": pipelines.check,
         "bench": pipelines.bench,
     },
-    "Answers": {"query": views.query, "serve": views.serve},
+    "Answers": {"query": views.query, "watch": watch.watch, "serve": serving.serve},
 }
 for _panel, _commands in _PANELS.items():
     for _name, _command in _commands.items():
@@ -58,3 +58,4 @@ for _panel, _commands in _PANELS.items():
 app.add_typer(log.topics, name="topics", rich_help_panel="Records")
 app.add_typer(dead.dead, name="dead", rich_help_panel="Pipelines")
 app.add_typer(views.views, name="views", rich_help_panel="Answers")
+app.add_typer(tokens.tokens, name="tokens", rich_help_panel="Answers")

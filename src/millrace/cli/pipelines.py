@@ -3,7 +3,7 @@
 import sys
 import time
 import traceback
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +30,7 @@ from millrace.cli.options import (
     exit_code,
     plain_mistakes,
 )
+from millrace.cli.serving import HOST, PORT, Host, Port, served_beside
 from millrace.cli.shown import AsJson, Format, chosen, show
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, format_duration
@@ -123,6 +124,11 @@ def run(
     shards: Shards = None,
     master: Master = LOCAL,
     json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each micro-batch.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve HTTP beside the run, as millrace serve does: see there.")
+    ] = False,
+    host: Host = HOST,
+    port: Port = PORT,
     watch: Annotated[
         bool,
         typer.Option(
@@ -154,11 +160,15 @@ def run(
         homes = [
             (each, settings.home(each.name, called(file, each.name if pipeline else None))) for file, each in found
         ]
+        folder = homes[0][1].checkpoint.parent
+        beside = served_beside(host, port, Path(log), store, folder) if serve else nullcontext()
         if len(homes) > 1:
-            _report(run_streams(console, homes, settings.how, json))
+            with beside:
+                ended = run_streams(console, homes, settings.how, json)
+            _report(ended)
             return
         loaded, home = homes[0]
-        with home.named():
+        with home.named(), beside:
             if layer == "batch":
                 done = run_batch_layer(console, loaded, home)
             elif mode == "batch":

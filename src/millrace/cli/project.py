@@ -37,11 +37,10 @@ _DATA = """{"user": "ann", "track": "Millstream", "ms": 215000, "at": "2026-01-0
 """
 _README = """# {name}
 
-    millrace try {name}.py plays.json              # its answers to each record of the file, without Spark
-    millrace topics create plays                  # a topic of the log, in .millrace/log.db
-    millrace send plays plays.json                # records in
-    millrace run {name}.py --until-caught-up       # computed on Spark; without the option it runs until Ctrl-C
-    millrace query "SELECT * FROM hourly_plays"   # answers out, from .millrace/views.db
+{commands}
+
+Without `--until-caught-up`, a run goes on until Ctrl-C. The log is in `.millrace/log.db`, the view in
+`.millrace/views.db`.
 
 The view shows the hour that starts at 12:00. The hour of `Undertow` is still open. Its trigger fires every 10 seconds,
 so its first answer appears 10 seconds later, if a run is active then, or in the next run.
@@ -50,6 +49,21 @@ While `millrace run {name}.py` runs in one terminal, send more records and query
 `millrace explain {name}.py` shows the plan. After you change the pipeline, `millrace replay {name}.py` computes the
 views again from the log.
 """
+
+_COMMANDS = (
+    ("millrace try {name}.py plays.json", "its answers, without Spark"),
+    ("millrace topics create plays", "a topic of the log"),
+    ("millrace send plays plays.json", "records in"),
+    ("millrace run {name}.py --until-caught-up", "computed on Spark"),
+    ('millrace query "SELECT * FROM hourly_plays"', "answers out"),
+)
+"""The first commands in a project, with what they do. A terminal of 80 columns shows each in a line."""
+
+
+def _commands(name: str) -> str:
+    written = [(command.format(name=name), about) for command, about in _COMMANDS]
+    width = max(len(command) for command, _ in written)
+    return "\n".join(f"    {command:<{width}}  # {about}" for command, about in written)
 
 
 def demo(
@@ -90,11 +104,9 @@ def init(
             folder.mkdir()
             (folder / f"{name}.py").write_text(_PIPELINE.format(name=name), encoding="utf-8")
             (folder / "plays.json").write_text(_DATA, encoding="utf-8")
-            (folder / "README.md").write_text(_README.format(name=name), encoding="utf-8")
+            (folder / "README.md").write_text(_README.format(name=name, commands=_commands(name)), encoding="utf-8")
         except OSError as error:
             raise MachineError(
                 f"cannot create {folder}: {error.strerror}", "fix the cause, or change to another folder"
             ) from None
-        typer.echo(
-            f"created {folder}; try it:\n\n    cd {name}\n" + "\n".join(_README.split("\n")[2:7]).format(name=name)
-        )
+        typer.echo(f"created {folder}; try it:\n\n    cd {name}\n{_commands(name)}")

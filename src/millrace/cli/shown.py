@@ -6,7 +6,7 @@ and texts unchanged; in JSON an escape is the same value.
 
 import csv
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -17,9 +17,12 @@ from rich.text import Text
 
 from millrace.model.errors import PipelineError, unknown_option
 from millrace.model.plain import to_json, visible
+from millrace.running.narrow import width_of
 
 FORMATS = ("table", "json", "csv")
 Format = Annotated[str, typer.Option(help="The output format: table, json or csv.", metavar="FORMAT")]
+_FOLDED = 24
+"""Texts that are longer may take several lines of a cell."""
 AsJson = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
 
 
@@ -51,13 +54,36 @@ def for_output(text: str) -> str:
 
 
 def _table(columns: Sequence[str], rows: list[Sequence[Any]], title: str | None) -> None:
+    console = wide_enough()
+    texts = {visible(name): [text_of(row[index]) for row in rows] for index, name in enumerate(columns)}
+    if rows and width_of(texts, _FOLDED) > console.width:
+        _records(console, texts, title)
+        return
+    console.print(table_of(columns, rows, title))
+
+
+def table_of(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> Table:
+    """Rows as a table for a terminal."""
     table = Table(title=title, title_justify="left")
     for index, name in enumerate(columns):
         numbers = all(isinstance(row[index], int | float | None) for row in rows)
         table.add_column(Text(visible(name)), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(text_of(value)) for value in row))
-    wide_enough().print(table)
+    return table
+
+
+def _records(console: Console, texts: Mapping[str, Sequence[str]], title: str | None) -> None:
+    """Print each row as lines of names and values: no terminal is too narrow for that."""
+    if title is not None:
+        console.print(Text(title, style="italic"))
+    for number, row in enumerate(zip(*texts.values(), strict=True)):
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, text in zip(texts, row, strict=True):
+            table.add_row(Text(name), Text(text))
+        console.print(*([""] if number else []), table, sep="\n")
 
 
 def wide_enough() -> Console:

@@ -8,6 +8,10 @@ from typing import Any, Self
 import pyarrow as pa
 
 from millrace.client.dead import DeadLetters
+from millrace.client.live_async import AsyncLiveRows
+from millrace.client.live_link import Link
+from millrace.client.live_rows import LiveRows
+from millrace.client.live_session import LiveSession
 from millrace.client.records import Records, texts_of
 from millrace.client.result import Result
 
@@ -34,6 +38,27 @@ class Connection(ABC):
         Pass the `version` of the result to the next call. Raises ForgottenError if the store no longer holds all
         changes since then: read the rows with `view`, and continue from their version.
         """
+
+    def live(
+        self, sql: str, params: Sequence[Any] = (), *, min_interval: float = 0.0, up_to: int | None = None
+    ) -> LiveRows:
+        """The rows of a query as they are now, and their changes; returns when the first rows are there.
+
+        `sql` is `SELECT columns FROM view`, with WHERE, ORDER BY, LIMIT and OFFSET as far as docs/live.md says; `$1` is
+        the first of `params`. Between two states at least `min_interval` seconds pass. The query ends by itself with
+        the version `up_to`. It connects again when the connection breaks.
+        """
+        return LiveRows(LiveSession(sql, params, min_interval, up_to), *self._link())
+
+    def live_async(
+        self, sql: str, params: Sequence[Any] = (), *, min_interval: float = 0.0, up_to: int | None = None
+    ) -> AsyncLiveRows:
+        """The same as `live` for asyncio: `async with db.live_async(sql) as rows:`."""
+        return AsyncLiveRows(LiveSession(sql, params, min_interval, up_to), *self._link())
+
+    @abstractmethod
+    def _link(self) -> tuple[Link, str]:
+        """The way of live queries, and the name of its end."""
 
     @abstractmethod
     def views(self) -> Result:

@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from millrace.client.connection import Connection
 from millrace.client.dead import DeadLetters, LocalDead
+from millrace.client.live_link import Link
+from millrace.client.live_local import LocalLink
 from millrace.client.result import Result
 from millrace.eventlog.topics import Log, existing_log
 from millrace.letters.box import find_box
@@ -69,6 +71,9 @@ class LocalConnection(Connection):
             advice = "connect to the folder of its checkpoint: connect('.millrace')"
             raise PipelineError("a connection to a store has no dead letters", advice)
         return LocalDead(find_box(self._folder, pipeline), self._opened)
+
+    def _link(self) -> tuple[Link, str]:
+        return LocalLink(self._store), self._store.url
 
     def close(self) -> None:
         """Close the store and the log."""

@@ -12,11 +12,13 @@ import pyarrow as pa
 
 from millrace.client.connection import Connection
 from millrace.client.dead import DeadLetters
+from millrace.client.live_link import Link
 from millrace.client.local import TOPICS, VIEWS, changed, lags
 from millrace.client.result import Result
 from millrace.letters.fixing import Fixed
 from millrace.letters.letter import Chosen
 from millrace.model.errors import Kind, MachineError, MillraceError, PipelineError, rebuilt, shown
+from millrace.model.extra import extra
 from millrace.model.plain import to_json
 from millrace.views.store import ForgottenError
 from millrace.views.tabular import ARROW, VERSION
@@ -81,6 +83,12 @@ class RemoteConnection(Connection):
     def dead(self, pipeline: str) -> DeadLetters:
         """The dead letters of a pipeline."""
         return RemoteDead(self._table, self._post, f"/pipelines/{quote(pipeline, safe='')}/dead")
+
+    def _link(self) -> tuple[Link, str]:
+        with extra("server", "a live query of a server"):
+            from millrace.client.live_socket import SocketLink
+
+        return SocketLink(self._url, self._headers), self._url
 
     def close(self) -> None:
         """Do nothing: each request has its own connection."""

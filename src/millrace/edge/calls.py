@@ -42,6 +42,7 @@ class Traced:
             rows=rows,
             timeless=tuple((int(self.places[number]), reason, hint) for number, reason, hint in taken.timeless),
             bad=(*self.bad, *((int(self.places[number]), reason) for number, reason in taken.bad)),
+            late=tuple((int(self.places[number]), slice_) for number, slice_ in taken.late),
         )
 
 

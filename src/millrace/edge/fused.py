@@ -16,9 +16,11 @@ expression that always has a value adds no such cost.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from typing import TypeAlias
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -47,6 +49,9 @@ from millrace.model.typed import ColumnOf
 from millrace.model.watermark import Punctuated, Seen
 from millrace.model.window import Custom
 from millrace.sources.bundle import LOGGED
+
+IsLate: TypeAlias = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
+"""Which slices are too late."""
 
 _NEWEST, _CLOSED = "__newest", "__closed"
 _MOST_TIMES = 4096
@@ -83,6 +88,8 @@ class Fused:
         self._is_aggregated = isinstance(of, Query)
         self._marked: Staged | None = None
         """The query whose rows may be marked as bad; None if no expression can fail."""
+        self._sliced = ""
+        """For partials: the query for the number and the slice of each row; it is NULL for a row that is in none."""
         if not isinstance(of, Query):
             order = f" ORDER BY {SIDE}, {ROW_NUMBER}" if ordered else ""
             staged = self._staged(source)
@@ -136,16 +143,29 @@ class Fused:
         """The node that assigns event time to the rows of this source."""
         return self._stages.timed[0][0] if self._stages.timed else None
 
-    def take(self, rows: pa.Table) -> Taken:
-        """Process a bundle."""
+    def take(self, rows: pa.Table, late: IsLate | None = None) -> Taken:
+        """Process a bundle. With `late`, which tells the slices that are too late, find the rows of those partials."""
         placed = self._placed(rows)
         with self._prepared.over(placed) as ask:
             if not self._stages.calls:
-                return self._taken(ask)
+                return self._taken(ask, late)
             with self._calls.made(placed, ask) as traced:
-                return traced.back(self._taken(ask))
+                return traced.back(self._taken(ask, late))
 
-    def _taken(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> Taken:
+    def _taken(self, ask: Callable[[str], duckdb.DuckDBPyRelation], late: IsLate | None) -> Taken:
+        taken = self._all_taken(ask)
+        if late is None or not self._is_aggregated or not len(taken.rows):
+            return taken
+        slices = taken.rows["slice"].to_numpy()
+        is_late = late(slices)
+        if not is_late.any():
+            return taken
+        asked = f"SELECT {ROW_NUMBER}, slice FROM ({self._sliced}) WHERE slice <= {slices[is_late].max()}"
+        found = ask(asked).to_arrow_table()
+        found = found.filter(pa.array(late(found["slice"].to_numpy())))
+        return replace(taken, late=tuple(zip(*found.to_pydict().values(), strict=True)))
+
+    def _all_taken(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> Taken:
         made = ask(self.statement).to_arrow_table()
         if self._tells:
             return self._told(ask, made)
@@ -255,6 +275,7 @@ class Fused:
             closed = f"max({_CLOSED})" if closes else "CAST(NULL AS BIGINT)"
             partials += [f"max({AT}) AS {_NEWEST}", f"{closed} AS {_CLOSED}"]
         self._marked = argued if argued.is_marked else None
+        self._sliced = f"SELECT {ROW_NUMBER}, {slice_} AS slice FROM ({argued.sql})"
         chosen = [*keys, f"{slice_} AS slice", "count(*) AS elements", *partials]
         return (
             f"SELECT {', '.join(chosen)} FROM ({argued.sql}) "

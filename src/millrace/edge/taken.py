@@ -18,3 +18,5 @@ class Taken:
     """The numbers of the rows that have no event time, or one that is too far ahead, with reasons and hints."""
     bad: tuple[tuple[int, str], ...] = ()
     """The numbers of the rows for which an expression has no value, with the reasons."""
+    late: tuple[tuple[int, int], ...] = ()
+    """The numbers and the slices of the rows that are too late, if partials were asked for them."""

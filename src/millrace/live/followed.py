@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,6 +32,11 @@ class Result:
     since: int = 0
     """The version at which it was read; changes up to it are part of it."""
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether too few rows are held, so that it must be read again."""
+        return isinstance(self.state, SortedState) and self.state.is_stale
+
 
 @dataclass(slots=True, eq=False)
 class Followed:
@@ -39,8 +45,13 @@ class Followed:
     name: str
     grid: Grid
     generation: int | None = None
+    """The generation that is served; None until it is known."""
+    is_followed: bool = False
+    """Whether the shell was told to report its changes."""
     version: int = 0
     """All changes up to this version were taken."""
+    began: int = 0
+    """All changes after this version are told."""
     watermark: str | None = None
     results: dict[LiveQuery, Result] = field(default_factory=dict)
     by_handle: dict[int, Result] = field(default_factory=dict)
@@ -97,8 +108,8 @@ def by_query(pairs: Pairs) -> Iterable[tuple[int, list[int]]]:
     places, handles = pairs
     order = np.lexsort((places, handles))
     places, handles = places[order], handles[order]
-    starts = np.flatnonzero(np.diff(handles, prepend=-1))
-    for start, end in zip(starts.tolist(), [*starts.tolist()[1:], len(handles)], strict=True):
+    ends = [*np.flatnonzero(np.diff(handles, prepend=-1)).tolist(), len(handles)]
+    for start, end in pairwise(ends):
         yield int(handles[start]), places[start:end].tolist()
 
 

@@ -25,11 +25,14 @@ from millrace.live.condition import (
     Operation,
     Slot,
     Value,
+    conjuncts,
 )
-from millrace.live.query import LiveQuery, Ordering
+from millrace.live.events import Read
+from millrace.live.query import LiveQuery, LiveView, Ordering
 from millrace.model.types import is_decimal
 from millrace.views.dialect import Dialect, listed, quoted
 from millrace.views.postgresql_values import PostgresqlDialect
+from millrace.views.shape import kind_of
 from millrace.views.sqlite_values import SqliteDialect
 
 
@@ -49,6 +52,8 @@ _POSTGRESQL_TYPES = {
     "BIGINT": "BIGINT", "DOUBLE": "DOUBLE PRECISION", "STRING": "TEXT", "PATTERN": "TEXT", "BOOLEAN": "BOOLEAN",
     "DATE": "DATE", "TIMESTAMP": "TIMESTAMPTZ",
 }  # fmt: skip
+_MOST_CONSTANTS = 10_000
+"""The largest number of constants in one statement; SQLite allows three times as many."""
 _TIMES = {"DATE": pa.int32(), "TIMESTAMP": pa.int64()}
 _KINDS = {"DATE": pa.date32(), "TIMESTAMP": pa.timestamp("us", "UTC")}
 
@@ -59,6 +64,8 @@ class Statement:
 
     sql: str
     values: tuple[Any, ...]
+    columns: tuple[str, ...]
+    """The names of the columns that it returns."""
 
 
 def select(query: LiveQuery, table: str, database: Database, end: int | None = None) -> Statement:
@@ -75,28 +82,55 @@ def select(query: LiveQuery, table: str, database: Database, end: int | None = N
         parts.append(f"ORDER BY {listed(map(_by, shape.order))}")
     if end is not None:
         parts.append(f"LIMIT {end}")
-    return Statement(" ".join(parts), tuple(writer.values))
+    return Statement(" ".join(parts), tuple(writer.values), shape.needed)
 
 
-def select_any(queries: Sequence[LiveQuery], columns: Sequence[str], table: str, database: Database) -> Statement:
-    """The statement that reads the rows of any of several queries over a view, each row once."""
+def statement(read: Read, table: str, database: Database) -> Statement:
+    """The statement of a read that the hub wants. `table` is SQL for the table of the view.
+
+    One query: its rows, sorted. Several queries: the rows of any of them, each once, and perhaps other rows, because
+    many conditions cost more than the rows that they leave out.
+    """
+    if len(read.queries) == 1:
+        return select(read.queries[0], table, database, read.end)
     writer = _Writer(database, ())
+    columns = tuple(dict.fromkeys(name for query in read.queries for name in query.shape.needed))
     sql = f"SELECT {listed(map(quoted, columns))} FROM {table}"
-    conditions = []
+    constants = _equal_to(read.queries)
+    if constants is None:
+        return Statement(sql, (), columns)
+    column, members = constants
+    writer.constants = (tuple(members),)
+    condition = writer.sql(Call("in", (column, Slot(0, column.type)), "BOOLEAN"))
+    return Statement(f"{sql} WHERE {condition}", tuple(writer.values), columns)
+
+
+def _equal_to(queries: Sequence[LiveQuery]) -> tuple[ColumnOf, list[Value]] | None:
+    """A column that must equal a constant in each query, and all these constants; None if there is no such column."""
+    found: dict[ColumnOf, dict[Value, None]] | None = None
     for query in queries:
-        if query.shape.condition is None:
-            return Statement(sql, ())
-        writer.constants = query.constants
-        conditions.append(writer.sql(query.shape.condition))
-    return Statement(f"{sql} WHERE {_any(conditions)}", tuple(writer.values))
+        equal: dict[ColumnOf, dict[Value, None]] = {}
+        for part in conjuncts(query.shape.condition):
+            match part:
+                case Call(name="eq" | "in", arguments=(ColumnOf() as column, Slot(number=number))):
+                    given = query.constants[number]
+                    members = given if isinstance(given, tuple) else (given,)
+                    equal.setdefault(column, dict.fromkeys(members))
+        both = equal if found is None else {each: found[each] | equal[each] for each in found if each in equal}
+        if not both:
+            return None
+        found = both
+    column, constants = min((found or {}).items(), key=lambda each: len(each[1]))
+    return (column, list(constants)) if len(constants) <= _MOST_CONSTANTS else None
 
 
-def _any(conditions: Sequence[str]) -> str:
-    """A balanced chain of ORs: databases limit how deep expressions are nested."""
-    if len(conditions) == 1:
-        return conditions[0]
-    half = len(conditions) // 2
-    return f"({_any(conditions[:half])} OR {_any(conditions[half:])})"
+def as_table(made: Statement, view: LiveView, database: Database, found: Sequence[Sequence[Any]]) -> pa.Table:
+    """The rows that a store returned for a statement, with the types of the view."""
+    kinds = [kind_of(view.columns.type_of(name)) for name in made.columns]
+    values = list(zip(*found, strict=True)) or [()] * len(kinds)
+    dialect = _DIALECTS[database]
+    arrays = [dialect.column(each, kind) for each, kind in zip(values, kinds, strict=True)]
+    return pa.table(arrays, pa.schema(list(zip(made.columns, kinds, strict=True))))
 
 
 def _by(order: Ordering) -> str:

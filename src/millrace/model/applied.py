@@ -158,7 +158,7 @@ def _array(step: Map, column: Column, values: list[Any]) -> pa.Array:
 
 def _same_times(step: Map, name: str, made: Sequence[Mapping[str, Any]], before: pa.Table) -> pa.ChunkedArray:
     """The event times that rows had. A function may leave them out, but not change them."""
-    for each, known in zip(made, _values(before[name]), strict=True):
+    for each, known in zip(made, values_of(before[name]), strict=True):
         if name in each and each[name] is not known and _instant(each[name]) != _instant(known):
             raise _changed(step, name)
     return before[name]
@@ -248,6 +248,8 @@ def _called(step: Map | Filter, given: Any, read: Callable[[Any], _T]) -> _T:
     """What a user's function returns, read by another. Raises NoValueError with the user's line if that raises."""
     try:
         return read(step.function.call(given))
+    except NoValueError as error:  # a value of a `udf` that does not fit
+        raise NoValueError(f"{step}: {error}") from None
     except Exception as error:
         place = raised_at(error)
         raise NoValueError(f"{'' if place is None else f'{place}: '}{step}: {because(error)}") from None
@@ -267,10 +269,10 @@ def _changed(step: Map | Filter, name: str) -> NoValueError:
 
 def _dicts(rows: pa.Table) -> Iterator[dict[str, Any]]:
     names = rows.column_names
-    return (dict(zip(names, values, strict=True)) for values in zip(*map(_values, rows.columns), strict=True))
+    return (dict(zip(names, values, strict=True)) for values in zip(*map(values_of, rows.columns), strict=True))
 
 
-def _values(column: pa.ChunkedArray) -> list[Any]:
+def values_of(column: pa.ChunkedArray) -> list[Any]:
     """The Python values of a column. Arrow itself takes ten times as long for a time with a zone."""
     if not pa.types.is_timestamp(column.type):
         return column.to_pylist(maps_as_pydicts="lossy")  # type: ignore[no-any-return]

@@ -63,6 +63,7 @@ def _of(node: Stream | Query) -> Step:
 def _of_query(query: Query) -> Step:
     step = _of(query.stream)
     lateness = f", lateness {format_duration(query.lateness)}" if query.lateness else ""
+    lateness += "; what is later becomes a dead letter" if query.keeps_late else ""
     steps = [
         ("group by", ", ".join(query.keys)),
         ("window", f"{query.windowing}{lateness}"),

@@ -62,7 +62,10 @@ def parse_expression(sql: RowSql, schema: Schema) -> Expression:
     if not isinstance(sql, str):
         needed = "a row expression must be a string of SQL, such as 'ms >= 30000'"
         if isfunction(sql):
-            raise refuse(f"{needed}, not the function {sql.__name__}", advice="pass a function to filter() or map()")
+            raise refuse(
+                f"{needed}, not the function {sql.__name__}",
+                advice="pass a function to filter() or map(), or make a udf() of it",
+            )
         if not (type(sql).__name__ == "Column" and type(sql).__module__.startswith("pyspark.")):
             raise refuse(f"{needed}, not {shown(sql)}")
         # The model does not depend on Spark; a user who has a Column has imported it.

@@ -11,7 +11,7 @@ from millrace.model.expression import Expression, parse_expression
 from millrace.model.pane import Mode, Pane
 from millrace.model.schema import Column, Schema
 from millrace.model.stream import EventTime, Stream, find_event_time, no_method
-from millrace.model.trigger import Trigger, default, is_trigger, waits_for_the_end
+from millrace.model.trigger import Trigger, default, is_trigger, may_finish, waits_for_the_end
 from millrace.model.window import CountWindow, Global, Session, Window, Windowing
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class Windowed:
     keys: tuple[str, ...] = ()
     windowing: Windowing | None = None
     lateness: int = 0
+    keeps_late: bool = False
     when: Trigger | None = None
     mode: Mode | None = None
 
@@ -45,10 +46,11 @@ class Windowed:
             raise refuse("group_by() names a column twice")
         return replace(self, keys=keys)
 
-    def window(self, windowing: Windowing, lateness: Duration = "0s") -> "Windowed":
+    def window(self, windowing: Windowing, lateness: Duration = "0s", late: str = "drop") -> "Windowed":
         """Set the windows: `window(window.fixed("1h"), lateness="1d")`.
 
-        A closed window still accepts late events for `lateness` of event time.
+        A closed window still accepts late events for `lateness` of event time. A record that is too late for all its
+        windows is dropped; with `late="keep"` it also becomes a dead letter.
         """
         if not isinstance(windowing, Windowing):
             raise refuse(
@@ -64,7 +66,11 @@ class Windowed:
         if not isinstance(windowing, Global | CountWindow) and find_event_time(self.stream) is None:
             advice = "call .event_time(column, delay=...) before it"
             raise refuse(f"{windowing} needs an event time", advice=advice)
-        return replace(self, windowing=windowing, lateness=allowed)
+        if late not in ("drop", "keep"):
+            raise refuse(f"late= is 'drop' or 'keep', not {shown(late)}")
+        if late == "keep" and isinstance(windowing, Global | CountWindow):
+            raise refuse(f"no event is too late for {windowing}", advice="leave late= out")
+        return replace(self, windowing=windowing, lateness=allowed, keeps_late=late == "keep")
 
     def trigger(self, when: Trigger) -> "Windowed":
         """Set when windows answer: `trigger(on.watermark(early=on.every("10s"), late=on.each()))`."""
@@ -99,6 +105,12 @@ class Windowed:
                 f"the trigger {self.when} may fire more than once for a window, and the mode of its panes is not set",
                 advice="call .discarding(), .accumulating() or .retracting()",
             )
+        if self.keeps_late and self.when is not None and may_finish(self.when):
+            raise refuse(
+                f"the trigger {self.when} can finish, and then drops events that are not too late, which late='keep' "
+                "cannot keep",
+                advice="use a trigger that does not finish: give on.watermark(...) a late=, or use on.repeat(...)",
+            )
         if not aggregates:
             raise refuse("aggregate() needs at least one aggregate, such as plays=agg.count()")
         computed = []
@@ -114,6 +126,7 @@ class Windowed:
             self.mode or Mode.ACCUMULATING,
             tuple(computed),
             caller(),
+            self.keeps_late,
         )
 
     if not TYPE_CHECKING:  # a type checker knows the methods
@@ -173,6 +186,8 @@ class Query:
     mode: Mode
     computed: tuple[Computed, ...]
     place: Place = field(compare=False, repr=False)
+    keeps_late: bool = False
+    """Whether records that are too late for all their windows become dead letters."""
 
     @property
     def needs_an_end(self) -> bool:

@@ -20,6 +20,7 @@ from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME, Moment, to_i
 from millrace.model.errors import NoValueError, at_place, refuse
 from millrace.model.evaluate import check_known
 from millrace.model.fitting import fits
+from millrace.model.late import too_late
 from millrace.model.pane import Failure, Mode, Pane, Timing
 from millrace.model.query import Query
 from millrace.model.rows import RowDeadLetter, RowEvaluator, as_key
@@ -287,13 +288,13 @@ class Reference:
         """Rule 2: add elements to the groups of their windows, or drop them. Returns the changed groups."""
         groups = self._groups.setdefault(key, {})
         if isinstance(self.query.windowing, Session):
-            return self._merge_sessions(groups, [element for element, _ in elements])
+            return self._merge_sessions(groups, elements)
         touched: dict[Window, Group] = {}
         for element, row in elements:
             windows = self._windows(key, element, row)
             open_ = [w for w in windows if not self._expired(w) and not (w in groups and groups[w].arm.finished)]
             if windows and not open_:
-                self.dropped += 1
+                self._drop(row, windows)
             for window in open_:
                 group = groups.setdefault(window, Group(window, armed(self.query.trigger)))
                 group.new.append(element)
@@ -311,13 +312,23 @@ class Reference:
         self._arrived[key] = self._arrived.get(key, 0) + 1
         return (Window(ordinal, ordinal + 1),)
 
-    def _merge_sessions(self, groups: dict[Window, Group], elements: list[Element]) -> list[Group]:
+    def _drop(self, row: Row, windows: tuple[Window, ...]) -> None:
+        """Drop an element that all its windows refuse. If the query keeps what is late, it is also a dead letter.
+
+        Such a query has no trigger that finishes, so the windows are expired.
+        """
+        self.dropped += 1
+        if self.query.keeps_late:
+            end = max(window.end for window in windows)
+            self._rows.dead.append(RowDeadLetter(row, too_late(self.query, end, self._watermark).reason))
+
+    def _merge_sessions(self, groups: dict[Window, Group], elements: list[tuple[Element, Row]]) -> list[Group]:
         """Rules 9 and 13: each element opens a session of its own; overlapping sessions merge."""
         arrivals: list[tuple[Window, Element]] = []
-        for element in elements:
+        for element, row in elements:
             (window,) = self.query.windowing.assign(element.at, {})  # type: ignore[union-attr]
             if self._expired(window):
-                self.dropped += 1
+                self._drop(row, (window,))
             else:
                 arrivals.append((window, element))
         touched = []

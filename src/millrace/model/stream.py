@@ -16,6 +16,7 @@ from millrace.model.expression import Expression, RowSql, named, parse_expressio
 from millrace.model.function import Function, checked
 from millrace.model.nested import ArrayType, MapType, nested
 from millrace.model.schema import UNKNOWN, Column, Schema, parse_schema
+from millrace.model.udf import RowValue, UserCall
 from millrace.model.watermark import Estimator, Policy, Punctuated
 from millrace.model.watermark import delay as bounded_delay
 from millrace.model.window import Windowing
@@ -38,33 +39,42 @@ class Stream:
     schema: Schema
     place: Place
 
-    def where(self, condition: RowSql) -> "Where":
-        """Keep the rows for which the condition holds: SQL, or a `Column` of Spark's."""
+    def where(self, condition: RowValue) -> "Where | Select":
+        """Keep the rows for which the condition holds: SQL, a `Column` of Spark's, or a call of a `udf`."""
+        if isinstance(condition, UserCall):
+            above, asked = self._called({"condition": condition})
+            return above.where(asked["condition"]).select(*self.schema.names)
         expression = parse_expression(condition, self.schema)
         if expression.type not in ("BOOLEAN", UNKNOWN):
             raise refuse(f"where({condition!r}) needs a condition, but this is {expression.type}")
         return Where(self, expression, self.schema, caller())
 
-    def select(self, /, *names: str, **columns: RowSql) -> "Select":
+    def select(self, /, *names: str, **columns: RowValue) -> "Select":
         """Keep only these columns and computed ones: `select("user", seconds="ms / 1000")`."""
+        if _has_calls(columns):
+            above, asked = self._called(columns)
+            return above.select(*names, **asked)
         chosen = {name: parse_expression(f"`{name}`", Schema((self._column(name),))) for name in names}
         for name, sql in columns.items():
             if name in chosen:
                 raise refuse(f"column {name!r} is selected twice")
-            chosen[name] = parse_expression(sql, self.schema)
+            chosen[name] = parse_expression(sql, self.schema)  # type: ignore[arg-type]
         if not chosen:
             raise refuse("select() needs at least one column")
         self._keeps_event_time(chosen)
         schema = Schema(tuple(named(name, expression) for name, expression in chosen.items()))
         return Select(self, tuple(chosen.items()), schema, caller())
 
-    def with_columns(self, /, *unnamed: str, **columns: RowSql) -> "WithColumns":
+    def with_columns(self, /, *unnamed: str, **columns: RowValue) -> "WithColumns | Select":
         """Add or replace columns: `with_columns(seconds="ms / 1000")`."""
         if unnamed:
             raise refuse("a computed column needs a name", advice=f"write with_columns(x={unnamed[0]!r})")
         if not columns:
             raise refuse("with_columns() needs at least one column, such as seconds='ms / 1000'")
-        added = {name: parse_expression(sql, self.schema) for name, sql in columns.items()}
+        if _has_calls(columns):
+            above, asked = self._called(columns)
+            return above.with_columns(**asked).select(*dict.fromkeys((*self.schema.names, *columns)))
+        added = {name: parse_expression(sql, self.schema) for name, sql in columns.items()}  # type: ignore[arg-type]
         event_time = find_event_time(self)
         if event_time is not None and event_time.column in added:
             problem = f"with_columns() cannot replace column {event_time.column!r}, which is the event time"
@@ -217,11 +227,11 @@ class Stream:
 
         return Windowed(self, caller()).group_by(*keys)
 
-    def window(self, windowing: Windowing, lateness: Duration = "0s") -> "Windowed":
+    def window(self, windowing: Windowing, lateness: Duration = "0s", late: str = "drop") -> "Windowed":
         """Aggregate over windows of the whole stream, without keys."""
         from millrace.model.query import Windowed
 
-        return Windowed(self, caller()).window(windowing, lateness)
+        return Windowed(self, caller()).window(windowing, lateness, late)
 
     if not TYPE_CHECKING:  # a type checker knows the methods
 
@@ -234,6 +244,11 @@ class Stream:
         from millrace.model.pipeline import send
 
         return send(self, sink)
+
+    def _called(self, columns: Mapping[str, RowValue]) -> "tuple[Stream, dict[str, RowSql]]":
+        from millrace.model.calling import with_calls
+
+        return with_calls(self, columns)
 
     def _column(self, name: str) -> Column:
         return Column(name, self.schema.type_of(name))
@@ -425,6 +440,10 @@ class EventTime(Stream):
         if all(instant is None for instant in at):
             return f'leave such rows out before event_time: where("{self.column} IS NOT NULL")'
         return "if such times are right, allow them with ahead= of event_time"
+
+
+def _has_calls(columns: Mapping[str, object]) -> bool:
+    return any(isinstance(each, UserCall) for each in columns.values())
 
 
 _ELSEWHERE = {

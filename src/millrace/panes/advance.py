@@ -24,6 +24,7 @@ from millrace.panes.arms import Armed, Bools, Ints, TriggerInputs, compile_trigg
 from millrace.panes.columns import ColumnAnswers, Columnar, columnar
 from millrace.panes.grouping import Grouping, group, identify, keep, lengths, offsets, pick
 from millrace.panes.hashing import hash_keys, with_number
+from millrace.panes.late import is_expired, listed
 from millrace.panes.slices import windows_of
 from millrace.panes.store import HASH, Located, RowStore, stack
 
@@ -139,12 +140,10 @@ class Panes:
         if isinstance(self.query.windowing, CountWindow):
             arrivals, owners, starts, ends = self._ordinals(state.arrivals, partials, keys, elements)
         elif isinstance(self.query.windowing, Custom):
-            owners, starts, ends = _listed(partials)
+            owners, starts, ends = listed(partials)
         else:
             owners, starts, ends = windows_of(self.query.windowing, partials["slice"].to_numpy())
-        timely = np.ones(len(owners), np.bool_)
-        if not isinstance(self.query.windowing, CountWindow):
-            timely = state.watermark <= ends + self.query.lateness
+        timely = ~is_expired(self.query, ends, state.watermark)
         new = self._new_rows(state, partials, keys, elements, owners[timely], starts[timely], ends[timely])
         if isinstance(self.query.windowing, Session):
             groups, places, refused = self._merge_sessions(state, new)
@@ -473,13 +472,6 @@ _NOWHERE = Located(np.zeros(0, np.intp), np.zeros(0, np.intp))
 
 def _joined(places: Sequence[Located]) -> Located:
     return Located(np.concatenate([p.segment for p in places]), np.concatenate([p.row for p in places]))
-
-
-def _listed(partials: pa.Table) -> tuple[npt.NDArray[np.intp], Ints, Ints]:
-    """The windows that a user's function assigned to each partial."""
-    starts, ends = partials["starts"].combine_chunks(), partials["ends"].combine_chunks()
-    owners = np.repeat(np.arange(len(partials)), lengths(starts))
-    return owners, starts.flatten().to_numpy(), ends.flatten().to_numpy()
 
 
 def _overlapping(keys: Ints, starts: Ints, ends: Ints) -> Grouping:

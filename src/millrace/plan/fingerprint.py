@@ -2,8 +2,8 @@
 
 State and offsets mean something only to the computation that wrote them. A fingerprint is a JSON value made from the
 structure of the stage, the code of user functions included. It leaves out what may change: columns that the stage does
-not read, the numbers in a trigger, lateness, how long event time waits, which records a source accepts (NOT NULL,
-strict), the rows of joined tables, where a source starts when it is first read.
+not read, the numbers in a trigger, lateness, what becomes of late records, how long event time waits, which records a
+source accepts (NOT NULL, strict), the rows of joined tables, where a source starts when it is first read.
 """
 
 import hashlib

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from millrace.spark.gather import Gathered
 
 T = TypeVar("T")
-_LOOK_EVERY = 0.2
+_LOOK_EVERY = 0.5
+"""The seconds between two looks at streams. A stream that ends is noticed at once, a signal at the next look."""
 
 
 def run_stream(

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from rich.text import Text
 from millrace.model.duration import SECOND, format_duration
 from millrace.model.plain import visible
 from millrace.running.health import Health
+from millrace.running.narrow import fitting
 from millrace.running.table import instant
 from millrace.running.totals import Totals, many
 from millrace.running.waiting import Waiting
@@ -46,6 +47,11 @@ class RunDisplays:
     def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._live.__exit__(None, None, None)
+
+    @property
+    def width(self) -> int:
+        """The columns of the terminal."""
+        return self._console.width
 
     @property
     def is_live(self) -> bool:
@@ -147,28 +153,41 @@ class RunDisplay:
         rate = f"{progress.rows_per_second:,.0f} rows/s, {progress.seconds:.2f} s a batch"
         rate += "" if behind is None else f", {behind:,} records behind"
         phases = ", ".join(f"{name} {spent:.2f} s" for name, spent in progress.phases.items())
+        parts = progress.parts.values()
+        columns = {
+            "output": list(progress.parts),
+            "watermark": [instant(part.watermark) for part in parts],
+            "behind": [_seconds(part.lag) for part in parts],
+            "open windows": [f"{part.groups:,}" for part in parts],
+            "state": [f"{part.bytes / 1e6:.1f} MB" for part in parts],
+            "too late": [f"{part.dropped:,}" for part in parts],
+            "errors": [f"{part.errors:,}" for part in parts],
+            "answers": [f"{part.answers:,}" for part in parts],
+        }
+        unneeded = ["state", *([] if progress.errors else ["errors"]), "watermark"]
         table = Table(title=title, caption=f"{rate}\n{phases}")
-        for heading in ("output", "watermark", "behind", "open windows", "state", "too late", "errors", "answers"):
-            table.add_column(heading, justify="left" if heading == "output" else "right")
-        for name, part in progress.parts.items():
-            lag = "" if part.lag is None else format_duration(max(0, part.lag // SECOND * SECOND))
-            table.add_row(
-                name, instant(part.watermark), lag, f"{part.groups:,}", f"{part.bytes / 1e6:.1f} MB",
-                f"{part.dropped:,}", f"{part.errors:,}", f"{part.answers:,}",
-            )  # fmt: skip
-        return table
+        return _filled(table, fitting(columns, self._all.width, unneeded), "output")
 
     def _last_answers(self) -> list[Table]:
         tables = []
         for name, rows in self._last.items():
-            table = Table(title=f"last of {name}", title_justify="left")
-            for heading in rows.column_names:
-                table.add_column(Text(visible(heading)))
-            for row in rows.to_pylist():
-                table.add_row(*(_cell(value) for value in row.values()))
-            tables.append(table)
+            columns = {visible(each): [_cell(value) for value in rows[each].to_pylist()] for each in rows.column_names}
+            kept = fitting(columns, self._all.width, ("index", "last", "window_end"))
+            tables.append(_filled(Table(title=f"last of {name}", title_justify="left"), kept, *kept))
         return tables
 
 
-def _cell(value: object) -> Text:
-    return Text("" if value is None else visible(str(value).removesuffix("+00:00"))[:40])
+def _filled(table: Table, columns: Mapping[str, Sequence[str]], *to_the_left: str) -> Table:
+    for heading in columns:
+        table.add_column(Text(heading), justify="left" if heading in to_the_left else "right")
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _seconds(length: int | None) -> str:
+    return "" if length is None else format_duration(max(0, length // SECOND * SECOND))
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else visible(str(value).removesuffix("+00:00"))[:40]

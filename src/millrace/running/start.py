@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from millrace.spark.gather import Gathered
 
-_LOOK_EVERY = 0.2
+_LOOK_EVERY = 0.5
 
 
 def start(pipeline: Pipeline, settings: Settings, spark: "SparkSession | None" = None) -> Run:

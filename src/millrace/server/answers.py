@@ -14,17 +14,17 @@ from millrace.server.asks import Head, Part
 class Answer(Response):
     """A response of parts. Errors before the first part are raised, for the application to answer."""
 
-    def __init__(self, parts: AsyncGenerator[Part], media_type: str) -> None:
-        """`parts` begin with a head."""
+    def __init__(self, parts: AsyncGenerator[Part], media_type: str, seconds: float) -> None:
+        """`parts` begin with a head. A client has so many seconds to take them: a query process waits for it."""
         super().__init__(media_type=media_type)
-        self._parts = parts
+        self._parts, self._seconds = parts, seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the parts until the end, or until the client leaves."""
+        """Send the parts until the end, until the client leaves, or until it has taken too long."""
         sending = asyncio.ensure_future(self._send(send))
         leaving = asyncio.ensure_future(_left(receive))
         try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sending, leaving}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (sending, leaving):
                 if not task.done():

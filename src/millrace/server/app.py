@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
@@ -24,7 +24,7 @@ from millrace.server.metrics import metrics_text
 from millrace.server.pipelines import pipeline_routes
 from millrace.server.posting import DESCRIBED, Posting, post_routes
 from millrace.server.records import record_routes
-from millrace.server.refusals import status_of
+from millrace.server.refusals import REFUSED, status_of
 from millrace.server.static import page_routes, site_routes
 from millrace.server.tokens import FILE, Tokens
 from millrace.server.viewing import view_routes
@@ -71,7 +71,7 @@ def make_app(
             await asked.close()
             collector.close()
 
-    app = FastAPI(title="Millrace", docs_url=None, redoc_url=None, lifespan=lifespan)
+    app = FastAPI(title="Millrace", docs_url=None, redoc_url=None, lifespan=lifespan, responses=REFUSED)
 
     @app.exception_handler(MillraceError)
     async def failed(request: Request, error: MillraceError) -> Response:
@@ -97,11 +97,11 @@ def make_app(
             store.version()
         return {"status": "ok"}
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     def metrics(request: Request) -> Response:
         """Metrics for Prometheus."""
         check_reads_all(request)
-        text, kind = metrics_text(pipelines(), log, request.headers.get("accept", ""))
+        text, kind = metrics_text(pipelines(), log, live.figures, request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": kind})
 
     app.include_router(live_routes(live))

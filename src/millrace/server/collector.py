@@ -158,6 +158,7 @@ class Collector:
         now = self._clock()
         known = self._lags.get(topic)
         if known is None or known[0] + _FRESH < now:
+            self._log.topic(topic)  # its error says how to make the topic
             known = self._lags[topic] = now, max(self._log.lag(topic).values(), default=0)
         return known[1]
 

@@ -65,14 +65,14 @@ class Door:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
             check_host(headers, self.names)
-            check_origin(headers, scope.get("scheme", "http"), self.names)
+            check_origin(headers, self.names)
             if scope["type"] == "http" and scope["method"] in ("POST", "PUT", "PATCH"):
                 check_content(headers, scope["path"])
             secret = _secret(scope, headers)
             token = self._token(secret, scope["path"])
         except MillraceError as error:
             if scope["type"] == "websocket":
-                await _close(error, scope, receive, send)
+                await refuse_socket(error, WebSocket(scope, receive, send))
             else:
                 await self.refuse(error)(scope, receive, send)
             return
@@ -111,10 +111,9 @@ def _secret(scope: Scope, headers: dict[bytes, bytes]) -> str:
     return secret.strip() if kind.lower() == "bearer" else ""
 
 
-async def _close(error: MillraceError, scope: Scope, receive: Receive, send: Send) -> None:
+async def refuse_socket(error: MillraceError, socket: WebSocket) -> None:
     """Refuse a WebSocket. A browser tells a page only why one was closed, not why one was not opened."""
-    socket = WebSocket(scope, receive, send)
-    await socket.accept(PROTOCOL if PROTOCOL in scope["subprotocols"] else None)
+    await socket.accept(PROTOCOL if PROTOCOL in socket.scope["subprotocols"] else None)
     await socket.close(_POLICY, error.message.encode()[:_LONGEST_REASON].decode(errors="ignore"))
 
 
@@ -156,14 +155,13 @@ def check_host(headers: dict[bytes, bytes], names: Names) -> None:
         raise WrongHostError(f"this server is not {host!r}", f"name it: millrace serve --allow-host {host or 'NAME'}")
 
 
-def check_origin(headers: dict[bytes, bytes], scheme: str, names: Names) -> None:
-    """Refuse a request of a web page from elsewhere."""
+def check_origin(headers: dict[bytes, bytes], names: Names) -> None:
+    """Refuse a request of a web page from elsewhere. Behind a proxy, the server does not know its own scheme."""
     given = headers.get(b"origin")
     if given is None:
         return
     origin, host = given.decode("latin-1").lower(), headers.get(b"host", b"").decode("latin-1").lower()
-    web = {"ws": "http", "wss": "https"}.get(scheme, scheme)
-    if origin != f"{web}://{host}" and origin not in names.origins:
+    if origin not in (f"http://{host}", f"https://{host}") and origin not in names.origins:
         raise ForbiddenError(
             f"a web page of {origin} may not use this server", f"allow it: millrace serve --allow-origin {origin}"
         )

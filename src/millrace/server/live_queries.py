@@ -6,6 +6,7 @@ The hub lives on the event loop; reads of the store are made by threads of their
 import asyncio
 import hashlib
 import itertools
+import logging
 import os
 import secrets
 from collections import deque
@@ -20,9 +21,11 @@ from typing import Any, ParamSpec, TypeVar, assert_never
 from millrace.live import message
 from millrace.live.events import (
     Backlog,
+    Changes,
     Disconnect,
     Event,
     Follow,
+    Forgotten,
     Gone,
     Instruction,
     ReadChanges,
@@ -34,13 +37,14 @@ from millrace.live.events import (
     Unfollow,
     Unsubscribe,
 )
-from millrace.live.hub import Hub, Limits
+from millrace.live.hub import Hub
 from millrace.live.message import ResumeMessage, SubscribeMessage, UnsubscribeMessage, read_message
 from millrace.live.parsing import parse, parse_filter
 from millrace.live.query import LiveQuery, LiveView, restricted
-from millrace.live.token import Asked, unseal
+from millrace.live.sending import Limits
+from millrace.live.token import Asked, Token, unseal
 from millrace.model.duration import to_datetime
-from millrace.model.errors import CorruptError, MachineError, MillraceError, PipelineError
+from millrace.model.errors import CorruptError, MachineError, MillraceError, NotFoundError, PipelineError
 from millrace.server.live_reads import live_views, missed_changes, new_changes, snapshot
 from millrace.views.rights import Rights
 from millrace.views.store import Store
@@ -48,11 +52,14 @@ from millrace.views.store import Store
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_LOGGER = logging.getLogger("millrace")
 KEY = "live.key"
 """The file, beside the log, with the key that signs resume tokens, so that they outlive the server."""
 _POLL = 0.05
 """How many seconds pass between two looks at the version of the store."""
 _TICK = 0.1
+_TICKS = 5
+"""At every so many ticks it is looked whether the tokens of clients are still valid."""
 _AT_ONCE = 50
 """How many messages are sent before a client's queue is looked at again."""
 _KNOWN = 1.0
@@ -73,6 +80,8 @@ class LiveClient:
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     closing: str | None = None
     """Why it is to be disconnected, after the messages that wait."""
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it is to be disconnected."""
     is_refused: bool = False
     """Whether another attempt to connect would be refused, too."""
     subs: set[str] = field(default_factory=set)
@@ -83,8 +92,11 @@ class LiveClient:
         self.arrived.set()
 
     def close(self, reason: str, is_refused: bool = False) -> None:
-        """End the connection after the messages that wait."""
+        """End the connection after the messages that wait; one that is refused gets none of them."""
+        if is_refused:
+            self.waiting.clear()
         self.closing, self.is_refused = reason, is_refused
+        self.leaving.set()
         self.arrived.set()
 
     async def take(self) -> list[str]:
@@ -117,13 +129,15 @@ class LiveQueries:
         self._names = itertools.count(1)
         self._followed: dict[str, int] = {}
         """The version up to which the changes of each view were reported."""
+        self._messages = self._changes = 0
+        """How many messages were put into queues, and how many changes were matched."""
         self._wanted = asyncio.Event()
         self._views: tuple[float, Mapping[str, LiveView]] = (-_KNOWN, {})
         self._threads = ThreadPoolExecutor(2, "live-queries")
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to follow the store and the clock."""
+        """Begin to follow the store, the clock and the tokens."""
         self._begin(self._follow())
         self._begin(self._tick())
 
@@ -138,12 +152,14 @@ class LiveQueries:
 
     @property
     def figures(self) -> dict[str, int]:
-        """How many clients and subscriptions there are, and how many messages wait."""
+        """How many clients and subscriptions there are, and how many messages wait or were sent."""
         clients = self._clients.values()
         return {
             "clients": len(clients),
             "subscriptions": sum(len(client.subs) for client in clients),
-            "waiting": sum(len(client.waiting) for client in clients),
+            "waiting_messages": sum(len(client.waiting) for client in clients),
+            "messages": self._messages,
+            "changes": self._changes,
         }
 
     def join(self, rights: Rights, is_allowed: Callable[[], bool]) -> LiveClient:
@@ -163,6 +179,8 @@ class LiveQueries:
 
     async def hear(self, client: LiveClient, text: str | bytes) -> None:
         """Take a message of a client. What is wrong with it is told to the client."""
+        if client.closing is not None:
+            return
         sub = ""
         try:
             said = read_message(text)
@@ -172,41 +190,55 @@ class LiveQueries:
             client.subs.discard(sub)
             client.put(message.to(sub, message.error(error)))
 
+    async def check(self, rights: Rights, said: SubscribeMessage) -> None:
+        """Refuse a query that a client with these rights may not ask, or that is none."""
+        await self._query(rights, Asked(said.sql, said.params))
+
+    def token_of(self, rights: Rights, text: str) -> Token:
+        """The resume token of a text. Refuses one that was given under other rights."""
+        token = unseal(text, self._key)
+        if token.asked.rights != name_of(rights):
+            raise PipelineError("the resume token was given under other rights", "subscribe again")
+        return token
+
     async def _said(self, client: LiveClient, said: SubscribeMessage | ResumeMessage | UnsubscribeMessage) -> None:
         match said:
             case SubscribeMessage(sub, sql, params, form, min_interval, up_to):
                 asked = Asked(sql, params, form, min_interval, up_to, name_of(client.rights))
-                query = await self._query(client, sub, asked)
+                query = await self._query(client.rights, asked)
+                self._count(client, sub)
                 self._take(Subscribe(client.name, sub, query, asked))
             case ResumeMessage(sub, text, version):
-                token = unseal(text, self._key)
-                if token.asked.rights != name_of(client.rights):
-                    raise PipelineError("the resume token was given under other rights", "subscribe again")
-                query = await self._query(client, sub, token.asked)
+                token = self.token_of(client.rights, text)
+                query = await self._query(client.rights, token.asked)
+                self._count(client, sub)
                 at = token.version if version is None else max(version, token.version)
-                self._take(Resume(client.name, sub, query, token, at))
+                self._take(Resume(client.name, sub, query, token, at, name_of(client.rights)))
             case UnsubscribeMessage(sub):
                 client.subs.discard(sub)
                 self._take(Unsubscribe(client.name, sub))
             case _:
                 assert_never(said)
 
-    async def _query(self, client: LiveClient, sub: str, asked: Asked) -> LiveQuery:
+    async def _query(self, rights: Rights, asked: Asked) -> LiveQuery:
         """The query that a client asks for, over the rows that it may see."""
+        try:
+            readable, query = _parsed(rights, asked, await self._known(_KNOWN))
+        except NotFoundError:  # perhaps a view that is newer than the list
+            readable, query = _parsed(rights, asked, await self._known(0))
+        only = rights.row_filter(query.shape.view)
+        return query if only is None else restricted(query, *parse_filter(only, readable[query.shape.view]))
+
+    @staticmethod
+    def _count(client: LiveClient, sub: str) -> None:
         if sub not in client.subs and len(client.subs) >= _MOST_SUBSCRIPTIONS:
             raise PipelineError(f"a client has at most {_MOST_SUBSCRIPTIONS:,} subscriptions", "end some of them")
-        views = await self._known()
-        readable = {name: view for name, view in views.items() if client.rights.may_read(name)}
-        query = parse(asked.sql, readable, asked.params)
-        only = client.rights.row_filter(query.shape.view)
-        if only is not None:
-            query = restricted(query, *parse_filter(only, readable[query.shape.view]))
         client.subs.add(sub)
-        return query
 
-    async def _known(self) -> Mapping[str, LiveView]:
+    async def _known(self, seconds: float) -> Mapping[str, LiveView]:
+        """The views, as they were at most so many seconds ago."""
         at, views = self._views
-        if self._clock() - at > _KNOWN:
+        if self._clock() - at > seconds:
             views = await self._in_thread(live_views, self._store)
             self._views = self._clock(), views
         return views
@@ -216,12 +248,15 @@ class LiveQueries:
     def _take(self, event: Event) -> None:
         for instruction in self._hub.on(event):
             self._do(instruction)
+        if self._hub.is_empty:
+            self._followed.clear()
 
     def _do(self, instruction: Instruction) -> None:
         match instruction:
             case Send(name, messages):
                 if (client := self._clients.get(name)) is not None:
                     client.put(*messages)
+                    self._messages += len(messages)
                     if len(client.waiting) > self._limits.backlog:
                         self.note_backlog(client)
             case Disconnect(name, reason):
@@ -248,7 +283,7 @@ class LiveQueries:
                 else:
                     self._take(await self._in_thread(missed_changes, self._store, wanted))
                 return
-            except MillraceError:  # the store is away; it comes back, or the clients leave
+            except MachineError:  # the store is away; it comes back
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 5.0)
 
@@ -263,7 +298,8 @@ class LiveQueries:
             with suppress(MillraceError):  # the store is away; look again
                 version = await self._in_thread(self._store.version)
                 for view, since in [each for each in self._followed.items() if each[1] != version]:
-                    await self._report(view, since)
+                    with suppress(MachineError):
+                        await self._report(view, since)
             await asyncio.sleep(_POLL)
 
     async def _report(self, view: str, since: int) -> None:
@@ -275,15 +311,28 @@ class LiveQueries:
             return
         self._followed[view] = version
         for event in events:
+            self._changes += len(event.rows) if isinstance(event, Changes) else 0
+            if isinstance(event, Forgotten):  # the hub reads the view anew, and then asks to follow it
+                self._followed.pop(view)
             self._take(event)
 
     async def _tick(self) -> None:
-        while True:
+        for number in itertools.count():
             self._take(Tick(round(self._clock() * 1_000_000)))
-            for client in [each for each in self._clients.values() if not each.is_allowed()]:
+            if number % _TICKS == 0:
+                self._refuse_some()
+            await asyncio.sleep(_TICK)
+
+    def _refuse_some(self) -> None:
+        """Disconnect clients whose tokens were revoked or changed, or can no longer be read."""
+        for client in [each for each in self._clients.values() if each.closing is None]:
+            try:
+                is_allowed = client.is_allowed()
+            except MillraceError:
+                is_allowed = False
+            if not is_allowed:
                 client.close("the token is no longer valid", is_refused=True)
                 self._take(Gone(client.name))
-            await asyncio.sleep(_TICK)
 
     async def _in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *arguments, **named))
@@ -291,7 +340,18 @@ class LiveQueries:
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOGGER.error("live queries have failed", exc_info=error)
+
+
+def _parsed(rights: Rights, asked: Asked, views: Mapping[str, LiveView]) -> tuple[Mapping[str, LiveView], LiveQuery]:
+    """The views that a client may read, and its query over one of them."""
+    readable = {name: view for name, view in views.items() if rights.may_read(name)}
+    return readable, parse(asked.sql, readable, asked.params)
 
 
 def name_of(rights: Rights) -> str:

@@ -1,7 +1,6 @@
 """What the hub of live queries reads of a store."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import pyarrow as pa
 
@@ -18,9 +17,9 @@ from millrace.live.events import (
     SnapshotRead,
 )
 from millrace.live.query import LiveView, live_view
-from millrace.live.statement import Database, select, select_any
-from millrace.model.errors import MillraceError
-from millrace.views.store import ForgottenError, NoViewsError, OpenView, Store
+from millrace.live.statement import Database, statement
+from millrace.model.errors import MachineError, MillraceError, NotFoundError
+from millrace.views.store import NoViewsError, OpenView, Store
 
 _DATABASES = {"sqlite": Database.SQLITE, "postgres": Database.POSTGRESQL}
 
@@ -34,47 +33,36 @@ def live_views(store: Store) -> Mapping[str, LiveView]:
 
 
 def snapshot(store: Store, wanted: ReadSnapshot) -> SnapshotRead | ReadFailed:
-    """The rows that the hub wants, all of one version."""
+    """The rows that the hub wants, all of one version. Trouble of the machine is raised: the read is made again."""
     try:
         with store.open_view(wanted.view) as view:
             tables = tuple(_rows(view, read) for read in wanted.reads)
             return SnapshotRead(wanted.view, wanted.number, view.version, view.generation, tables)
+    except MachineError:
+        raise
     except MillraceError as error:
         return ReadFailed(wanted.view, wanted.number, error)
 
 
 def missed_changes(store: Store, wanted: ReadChanges) -> ChangesRead:
-    """The changes that a client has missed; None if they are no longer kept."""
-    with store.open_view(wanted.view) as view:
-        with _forgetting() as found:
-            found.append(view.changes(wanted.since))
-        return ChangesRead(wanted.view, wanted.number, view.version, found[0] if found else None)
+    """The changes that a client has missed; None if they are no longer kept, or the view no longer exists."""
+    try:
+        with store.open_view(wanted.view) as view:
+            return ChangesRead(wanted.view, wanted.number, view.version, view.changes(wanted.since))
+    except NotFoundError:
+        return ChangesRead(wanted.view, wanted.number, wanted.since, None)
 
 
 def new_changes(store: Store, view: str, since: int, watermark: str | None) -> tuple[int, list[Event]]:
     """The version of the store, and what has happened to a view since another one; its generation is always told."""
-    with store.open_view(view) as opened:
-        with _forgetting() as found:
-            found.append(opened.changes(since))
-        changes = Changes(view, since, opened.version, found[0], watermark) if found else Forgotten(view)
-        return opened.version, [Replaced(view, opened.generation), changes]
-
-
-@contextmanager
-def _forgetting() -> Iterator[list[pa.Table]]:
-    found: list[pa.Table] = []
     try:
-        yield found
-    except ForgottenError:
-        found.clear()
+        with store.open_view(view) as opened:
+            changes = Changes(view, since, opened.version, opened.changes(since), watermark)
+            return opened.version, [Replaced(view, opened.generation), changes]
+    except NotFoundError:  # the changes or the whole view; the hub reads anew, and finds out which
+        return since, [Forgotten(view)]
 
 
 def _rows(view: OpenView, read: Read) -> pa.Table:
-    database = _DATABASES[view.dialect]
-    if len(read.queries) == 1:
-        (query,) = read.queries
-        made = select(query, view.table, database, read.end)
-        return view.rows(made.sql, made.values, query.shape.needed)
-    columns = tuple(dict.fromkeys(name for query in read.queries for name in query.shape.needed))
-    made = select_any(read.queries, columns, view.table, database)
-    return view.rows(made.sql, made.values, columns)
+    made = statement(read, view.table, _DATABASES[view.dialect])
+    return view.rows(made.sql, made.values, made.columns)

@@ -1,6 +1,6 @@
-"""Metrics for Prometheus: the status of pipelines, and the topics of the log."""
+"""Metrics for Prometheus: the status of pipelines, the topics of the log, and live queries."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,12 @@ _OF_OUTPUT = (
         "The watermark, in event time.",
         lambda part: _seconds(part["watermark"]),
     ),
+    _Measure(
+        GaugeMetricFamily,
+        "millrace_watermark_lag_seconds",
+        "By how much the watermark was behind the clock at the last micro-batch.",
+        lambda part: _seconds(part["lag"]),
+    ),
     _Measure(GaugeMetricFamily, "millrace_open_windows", "Open windows, by key.", lambda part: part["groups"]),
     _Measure(GaugeMetricFamily, "millrace_state_bytes", "The size of the state in memory.", lambda part: part["bytes"]),
     _Measure(
@@ -118,13 +124,24 @@ _OF_OUTPUT = (
 )
 
 
-def metrics_text(statuses: Sequence[dict[str, Any]], log: Log, accept: str) -> tuple[bytes, str]:
+_OF_LIVE = (
+    (GaugeMetricFamily, "clients", "Connected clients of live queries."),
+    (GaugeMetricFamily, "subscriptions", "Subscriptions to live queries."),
+    (GaugeMetricFamily, "waiting_messages", "Messages that wait to be sent to clients of live queries."),
+    (CounterMetricFamily, "messages", "Messages sent to clients of live queries, since the server started."),
+    (CounterMetricFamily, "changes", "Changes of views that were matched with live queries, since the server started."),
+)
+
+
+def metrics_text(
+    statuses: Sequence[dict[str, Any]], log: Log, live: Mapping[str, int], accept: str
+) -> tuple[bytes, str]:
     """All metrics in the format that a client accepts, and the content type of that format.
 
-    `statuses` are those of the pipelines, as `GET /pipelines` answers them.
+    `statuses` are those of the pipelines, as `GET /pipelines` answers them, `live` the figures of live queries.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected([*_of_pipelines(statuses), *_of_topics(log)]))
+    registry.register(_Collected([*_of_pipelines(statuses), *_of_topics(log), *_of_live(live)]))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
@@ -143,12 +160,42 @@ def _of_pipelines(statuses: Sequence[dict[str, Any]]) -> Iterator[Metric]:
     labels = ["pipeline", "checkpoint"]
     of = [([status[name] for name in labels], status) for status in statuses]
     yield from (_measured(measure, labels, of) for measure in _OF_PIPELINE)
+    yield from _of_batches(of, labels)
     parts = [
         ([*names, output], part)
         for names, status in of
         for output, part in ((status.get("progress") or {}).get("parts") or {}).items()
     ]
     yield from (_measured(measure, [*labels, "output"], parts) for measure in _OF_OUTPUT)
+
+
+def _of_batches(of: list[tuple[list[str], dict[str, Any]]], labels: list[str]) -> Iterator[Metric]:
+    """The phases and the latency of the last micro-batch of each pipeline."""
+    phases = GaugeMetricFamily(
+        "millrace_last_batch_phase_seconds",
+        "How long the phases of the last micro-batch took; edge and panes are CPU time.",
+        labels=[*labels, "phase"],
+    )
+    latency = GaugeMetricFamily(
+        "millrace_latency_seconds",
+        "From the append of the records of the last micro-batch to its commit.",
+        labels=[*labels, "quantile"],
+    )
+    for names, status in of:
+        progress = status.get("progress") or {}
+        for phase, seconds in (progress.get("phases") or {}).items():
+            phases.add_metric([*names, phase], seconds)
+        for quantile, share in (("0.5", "p50"), ("0.99", "p99")):
+            if progress.get("latency"):
+                latency.add_metric([*names, quantile], progress["latency"][share])
+    yield from (phases, latency)
+
+
+def _of_live(live: Mapping[str, int]) -> Iterator[Metric]:
+    for family, name, about in _OF_LIVE:
+        metric = family(f"millrace_live_{name}", about)
+        metric.add_metric([], live[name])
+        yield metric
 
 
 def _of_topics(log: Log) -> Iterator[Metric]:

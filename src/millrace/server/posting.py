@@ -18,7 +18,7 @@ from millrace.server.body import Body
 from millrace.server.collector import Collector, Post
 from millrace.server.door import LINES, Refuse, rights_of
 from millrace.server.given import received
-from millrace.server.refusals import ForbiddenError
+from millrace.server.refusals import REFUSED, ForbiddenError
 from millrace.views.rights import Scope as Allowed
 
 _PREFIX = "/topics/"
@@ -112,23 +112,12 @@ def _key(query: bytes) -> str | None:
         raise PipelineError("the query string is not text in UTF-8") from None
 
 
-_ERRORS = {
-    "400": "The body or a parameter is not valid; nothing was stored.",
-    "401": "The server needs a token.",
-    "403": "The token does not allow it.",
-    "404": "There is no such topic.",
-    "409": "Another session of the producer used the sequence number.",
-    "413": "The body is too large.",
-    "415": "The content type is not JSON.",
-    "429": "The pipelines lag too far behind, or too much waits: send it again later.",
-    "503": "The disk failed; nothing was stored.",
-}
 _OBJECTS = {"anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}]}
 DESCRIBED: dict[str, Any] = {
     "/topics/{topic}": {
         "post": {
             "summary": "Append",
-            "description": "Append a JSON object, an array of them, or JSON lines. It answers when they are on the disk.",
+            "description": "Append JSON objects: one, an array or lines. It answers when they are on the disk.",
             "operationId": "append",
             "parameters": [
                 {"name": "topic", "in": "path", "required": True, "schema": {"type": "string"}},
@@ -152,7 +141,7 @@ DESCRIBED: dict[str, Any] = {
             },
             "responses": {
                 "200": {"description": "All records are on the disk.", "content": {"application/json": {"schema": {}}}},
-                **{status: {"description": about} for status, about in _ERRORS.items()},
+                **REFUSED,
             },
         }
     }

@@ -1,6 +1,6 @@
 """Why the server refuses a request, and with which status."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from millrace.model.errors import Kind, MachineError, MillraceError, PipelineError
 from millrace.views.store import ForgottenError
@@ -13,6 +13,17 @@ STATUSES = {
     Kind.CORRUPT: 500,
     Kind.CONFLICT: 409,
 }
+
+
+_TEXTS = {"error": {"type": "string"}, "problem": {"type": "string"}, "kind": {"type": "string"}}
+REFUSED: dict[int | str, dict[str, Any]] = {
+    "4XX": {
+        "description": "The request is refused: the error says why, and what to do.",
+        "content": {"application/json": {"schema": {"type": "object", "properties": _TEXTS}}},
+    },
+    "5XX": {"description": "The server cannot do it now, or data is damaged."},
+}
+"""What OpenAPI says about errors."""
 
 
 class RefusedError(PipelineError):

@@ -22,6 +22,8 @@ from millrace.views.tabular import ARROW
 _INT64 = 2**63
 _MOST_CHANGES = 1_000
 """The maximum number of changes in a history."""
+_TO_TAKE = 30
+"""How many seconds a client has to take an answer, beyond those that a query may take."""
 Value = str | Annotated[int, Field(ge=-_INT64, lt=_INT64)] | Annotated[float, Field(allow_inf_nan=False)] | bool | None
 """The value of a parameter."""
 
@@ -47,7 +49,7 @@ def view_routes(store: Store, workers: Workers) -> APIRouter:
     def answer(request: Request, what: AskQuery | AskRows | AskChanges | AskHistory) -> Answer:
         is_arrow = wants_arrow(request)
         ask = Ask(what, reader(request), is_arrow, request.headers.get("if-none-match"))
-        return Answer(workers.answer(ask), ARROW if is_arrow else JSON)
+        return Answer(workers.answer(ask), ARROW if is_arrow else JSON, workers.limits.seconds + _TO_TAKE)
 
     @routes.get("/views")
     def views(request: Request) -> list[dict[str, Any]]:

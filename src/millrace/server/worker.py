@@ -1,4 +1,4 @@
-"""A query process: reads questions from its standard input, and writes answers to its standard output.
+"""A query process: reads questions from a socket, which is its standard input, and writes answers to it.
 
 The server ends it when an answer takes too long or nobody waits for it any more. Its memory is limited, and it yields
 to the server where both want the processor. The server does not trust what it writes: kind, length and bytes, never
@@ -10,6 +10,7 @@ import os
 import pickle
 import resource
 import signal
+import socket
 import sqlite3
 import struct
 import sys
@@ -23,7 +24,7 @@ from millrace.views.store import Store, open_store
 LENGTH = struct.Struct("<cI")
 """The start of a frame: its kind, and the length of its content."""
 READY, HEAD, BODY, END, ERROR = b"R", b"H", b"B", b"E", b"X"
-_GENTLE = 5
+_GENTLE = 10
 """By how much a query process yields to the server."""
 _OF_SQLITE = 0.75
 """The part of the memory that SQLite may have."""
@@ -31,8 +32,8 @@ _OF_SQLITE = 0.75
 
 def main() -> None:
     """Answer questions until the input ends."""
-    given, written = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever prints must not write into an answer
+    server = socket.socket(fileno=os.dup(sys.stdin.fileno()))
+    given, written = server.makefile("rb"), server.makefile("wb")
     os.nice(_GENTLE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all, and the server ends this process
     url, limits = pickle.loads(_question(given))

@@ -7,6 +7,8 @@ query that takes all of a processor or of its memory must not take it from those
 import asyncio
 import json
 import pickle
+import socket
+import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -32,19 +34,22 @@ _CLASSES: dict[str, type[ForgottenError | NoViewsError]] = {
 class Worker:
     """One query process."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.process, self._reader, self._writer = process, reader, writer
         self.is_idle = True
         """Whether its last answer was read to the end, so that it can take another question."""
 
     @classmethod
     async def start(cls, url: str, limits: Limits) -> "Worker":
         """Start a process on the store at a URL."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "millrace.server.worker",
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        worker = cls(process)
+        ours, its = socket.socketpair()
+        with its:
+            # In a session of its own, it does not get the Ctrl-C of a terminal.
+            command = [sys.executable, "-m", "millrace.server.worker"]
+            process = subprocess.Popen(command, stdin=its.fileno(), start_new_session=True)
+        worker = cls(process, *await asyncio.open_connection(sock=ours))
         try:
             async with asyncio.timeout(_START):
                 await worker._send(pickle.dumps((url, limits)))
@@ -77,29 +82,27 @@ class Worker:
 
     async def kill(self) -> None:
         """End the process."""
-        with suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()
-        transport = self._process._transport  # type: ignore[attr-defined]
-        transport.close()
+        self.process.kill()
+        self._writer.close()
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
+        await asyncio.get_running_loop().run_in_executor(None, self.process.wait)
 
     @property
     def runs(self) -> bool:
         """Whether the process can take another question."""
-        return self.is_idle and self._process.returncode is None
+        return self.is_idle and self.process.poll() is None
 
     async def _send(self, content: bytes) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(len(content).to_bytes(4, "little") + content)
+        self._writer.write(len(content).to_bytes(4, "little") + content)
         with suppress(ConnectionError):  # reading will find the end
-            await self._process.stdin.drain()
+            await self._writer.drain()
 
     async def _frame(self) -> tuple[bytes, bytes]:
-        assert self._process.stdout is not None
         try:
-            kind, length = LENGTH.unpack(await self._process.stdout.readexactly(LENGTH.size))
-            return kind, await self._process.stdout.readexactly(length)
-        except asyncio.IncompleteReadError:
+            kind, length = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
+            return kind, await self._reader.readexactly(length)
+        except (asyncio.IncompleteReadError, ConnectionError):
             raise _ENDED from None
 
 
@@ -113,11 +116,6 @@ class Workers:
         self._all: set[Worker] = set()
         self._free = asyncio.Semaphore(count)
         self._waiting = 0
-
-    async def warm(self) -> None:
-        """Start a process, so that the first question need not wait for it."""
-        async with self._worker():
-            pass
 
     async def answer(self, ask: Ask) -> AsyncGenerator[Part]:
         """The parts of an answer. Whoever stops reading them ends the query."""

@@ -83,6 +83,11 @@ class Checkpoint:
         """The file with the next instant at which a trigger is due, for the process that plans micro-batches."""
         return self.folder / "timers"
 
+    @property
+    def watermarks(self) -> Path:
+        """The file with the watermarks after the last batch, for the process that plans micro-batches."""
+        return self.folder / "watermarks"
+
     def open(self, plan: Plan, labels: tuple[int, ...], generation: int = 1, from_here: bool = False) -> "Opened":
         """Resume from this checkpoint, or create it for a generation. Refuses a plan that cannot resume from it.
 

@@ -43,7 +43,9 @@ def sql_of(column: Column, schema: Schema) -> str:
         except (PySparkException, Py4JError):
             same = False
     if not same:
-        raise refuse(f"{column} cannot be written as SQL", advice="write it so in a string, or use map() or filter()")
+        raise refuse(
+            f"{column} cannot be written as SQL", advice="write it so in a string, or use map(), filter() or udf()"
+        )
     return text
 
 

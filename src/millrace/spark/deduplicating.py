@@ -52,7 +52,7 @@ class Deduplicating:
         made = Sent()
         kept = _Kept(rows.take(pa.array(first)))
         # The rows have lost the offsets of their records.
-        taken = self._reading.take(kept.read(), kept, {0: made}, state.now)
+        taken = self._reading.take(kept.read(), kept, {0: made}, state.now, {0: state.watermark})
         letters = [{**letter, "offset": None} for letter in taken]
         told = None if self._split.is_timed_above else made.seen.get(0, Seen())
         return Passed(replace(state, seen=seen), made.rows, told, letters)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.model.arrow import arrow_schema
+from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.panes.blobs import from_bytes
 from millrace.plan.plan import Plan, Stage
 from millrace.sources.arrived import arrivals, latency_of
@@ -53,6 +54,14 @@ class Gathered:
             return None
         due = [each.due for each in self.statuses if each.due is not None]
         return max(each.now for each in self.statuses), min(due, default=None)
+
+    def watermarks(self) -> dict[str, int]:
+        """The watermark of each stage that took part in the micro-batch, by id."""
+        marks: dict[str, int] = {}
+        for each in self.statuses:
+            stage = self.plan.stages[each.stage].id
+            marks[stage] = max(each.watermark, marks.get(stage, BEGINNING_OF_TIME))
+        return marks
 
     def progress(
         self,

@@ -49,6 +49,7 @@ from millrace.model.watermark import Percentile, Punctuated, Seen
 from millrace.model.window import Custom
 from millrace.panes.advance import Panes
 from millrace.panes.blobs import to_bytes
+from millrace.panes.late import LateJudge
 from millrace.plan.explain import edge_as_text
 from millrace.plan.plan import Stage
 from millrace.sources.arrived import Arrived, arrivals, arrived_from_json
@@ -69,7 +70,7 @@ from millrace.spark.messages import (
     TaskReport,
     to_batch,
 )
-from millrace.spark.task import Letters, by_shard, lifted
+from millrace.spark.task import Letters, by_shard, lifted, without
 from millrace.spark.tried import tried
 
 _MATCHED, _VERSIONS, _ROW = "__matched", "__versions", "__row"
@@ -255,13 +256,15 @@ class Sender:
     def __init__(self, stage: Stage) -> None:
         """Start empty."""
         self._output = stage.id
+        self._judge: LateJudge | None = None
+        """Finds the rows that are too late; None if they are not kept."""
         self._panes = None if stage.query is None else Panes(stage.query)
         self._nodes = event_times(stage.stream)
         self._made: list[pa.Table] = []
         self._seen: dict[int, Seen] = {}
         self._letters: list[dict[str, Any]] = []
-        self._aside: dict[tuple[str, int], tuple[str, str | None]] = {}
-        """The reasons of rows without a value, with hints, by the origin and the offset of their records."""
+        self._aside: dict[tuple[str, int], tuple[str, str | None, str | None]] = {}
+        """The reasons of rows set aside, with hints and problems, by the origin and the offset of their records."""
         self._read: list[str] = []
         self._times: list[Times] = []
         self._arrived, self._looked = dict[str, Arrived](), dict[str, Looked]()
@@ -288,8 +291,17 @@ class Sender:
             made, failed = lifted(self._panes, made)
             for row, reason in failed.items():
                 self._set_aside({name: elements[name][row].as_py() for name in (ORIGIN, OFFSET)}, reason)
+            if self._judge is not None and len(made):
+                self._keep_late(self._judge, elements.take(pa.array(without(len(elements), failed))), made)
         if len(made):
             self._made.append(made)
+
+    def _keep_late(self, judge: LateJudge, elements: pa.Table, made: pa.Table) -> None:
+        """Make dead letters of the elements that are too late; the shards still count them, and drop them."""
+        found = judge.of_elements(elements["at"].to_numpy(), made)
+        for row, late in found.items():
+            where = {name: elements[name][row].as_py() for name in (ORIGIN, OFFSET)}
+            self._set_aside(where, late.reason, late.hint, late.problem)
 
     def messages(self, number: int, task: int, shards: int) -> list[Message]:
         """The messages to the shards; none if the task received no rows, not even the clock."""
@@ -309,6 +321,10 @@ class Sender:
         return [*sent, Message(0, NO_STAGE, sequence, PARTIALS, counted.to_json())]
 
     def _heed(self, control: dict[str, Any]) -> None:
+        if "watermark" in control:
+            assert self._panes is not None
+            self._judge = LateJudge(self._panes.query, self._output, control["watermark"])
+            return
         self._times.append(Times(*control["times"]))
         self._letters += control["letters"]
         self._read.append(control["read"])
@@ -346,9 +362,11 @@ class Sender:
         seen = Seen(newest, BEGINNING_OF_TIME if closed is None else closed, every)
         self._seen[node] = self._seen.get(node, Seen()) + seen
 
-    def _set_aside(self, row: Mapping[str, Any], reason: str, hint: str | None = None) -> None:
+    def _set_aside(
+        self, row: Mapping[str, Any], reason: str, hint: str | None = None, problem: str | None = None
+    ) -> None:
         """Make a record a dead letter, once, however many rows it has become."""
-        self._aside.setdefault((row[ORIGIN], row[OFFSET]), (reason, hint))
+        self._aside.setdefault((row[ORIGIN], row[OFFSET]), (reason, hint, problem))
 
     def _rejected(self) -> Iterator[dict[str, Any]]:
         """The dead letters of rows without a value. Spark's rows do not carry their records: they are read again."""

@@ -92,9 +92,10 @@ class BatchProgress:
 
     @property
     def late(self) -> int:
-        """Records that were too late, since the start.
+        """Elements that were too late, since the start.
 
-        Outputs that read the same sources drop the same records, so the output that dropped the most counts.
+        Of the outputs that read the same sources, the one that dropped the most counts: that is the number of records
+        that were too late for any of them, if it drops all that the others drop; otherwise there are more.
         """
         dropped: dict[tuple[str, ...], int] = {}
         for name, part in self.parts.items():

@@ -30,7 +30,8 @@ def read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:
     if not task.times:
         return
     if reads.source is None:
-        messages = reader_of(reads.packed, task.tables).messages(task.splits, task.times, task.number, task.now)
+        reader = reader_of(reads.packed, task.tables)
+        messages = reader.messages(task.splits, task.times, task.number, task.now, task.watermarks)
         reach("bundle read")
         yield to_batch(messages, reads.packed.job.labels)
     else:
@@ -38,12 +39,17 @@ def read(reads: Reads, task: InputPartition) -> Iterator[pa.RecordBatch]:
 
 
 def rows_of(source: Source, task: Task, counts: bool = True) -> Iterator[pa.RecordBatch]:
-    """The rows of a source, then a control row: the clock, the dead letters and, if it `counts`, the records read."""
+    """The rows of a source, then a control row: the clock, the dead letters and, if it `counts`, the records read.
+
+    If the output keeps late records, a control row with the watermark comes first.
+    """
     began = time.process_time()
     schema = arrow_schema(source.schema)
     for name, kind in ((ORIGIN, pa.string()), (OFFSET, pa.int64()), (LOGGED, pa.int64()), (CONTROL, pa.string())):
         schema = schema.append(pa.field(name, kind))
     decoder = RecordDecoder(source)
+    for watermark in task.watermarks.values():  # before the rows that it judges
+        yield pa.RecordBatch.from_pylist([{CONTROL: json.dumps({"watermark": watermark})}], schema)
     letters: list[dict[str, Any]] = []
     arrived, looked = Arrived(), Looked()
     for _, split in task.splits:

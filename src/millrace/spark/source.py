@@ -6,7 +6,7 @@ so a repeated micro-batch reads the same records at the same time.
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from millrace.spark.job import Job, PackedJob
 from millrace.spark.snapshots import FileLookup, Snapshots, tables_of
 from millrace.spark.timers import Timers
 from millrace.spark.watch import Watch
+from millrace.spark.watermarks import Watermarks, keeps_late
 
 _FASTEST, _SLOWEST = SECOND // 5, SECOND
 """The bounds, in microseconds, of the interval at which micro-batches only advance the clock, if no timer is known."""
@@ -51,6 +52,8 @@ class Task(InputPartition):
     """The tables that may change, with the paths of their snapshots."""
     now: int = 0
     """The clock when the micro-batch was planned: the log time of records whose source knows none."""
+    watermarks: dict[int, int] = field(default_factory=dict)
+    """For each output that keeps late records, the watermark before the micro-batch, by which they are judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,9 @@ class Reader:
         self._told = False
         self._clock = ClockFollower()
         self._timers = Timers(Checkpoint(Path(self._job.folder or "")).timers)
+        self._keeping = {stage.id: n for n in reads.stages if keeps_late(stage := self._job.stages[n])}
+        """The numbers of the stages that keep late records, by id."""
+        self._watermarks = Watermarks(Checkpoint(Path(self._job.folder or "")))
         self._watch = Watch([source.stamp for source in self._sources.values()])
         joined = tables_of(self._job.stages[number].stream for number in reads.stages)
         lookups = {name: self._job.lookups.get(name) or FileLookup(table) for name, table in joined.items()}
@@ -131,11 +137,14 @@ class Reader:
         begun = {key: self._position(key, start) for key in self._sources}
         until = self._target or {}
         at = {key: source.latest(begun[key], until.get(key)) for key, source in self._sources.items()}
+        marks = self._marks(start) if at != begun else {}
+        if marks is None:  # what is too late cannot be told before a micro-batch without input
+            at = begun
         before = start["now"] or 0
         now = self._clock.now(before, wall_clock(), seconds_elapsed())
         # A run until caught up advances the clock once, which fires the triggers that came due since the last run.
         is_due = self._is_due(before, now) and not (self._target is not None and self._told)
-        if at == begun and start["now"] is not None and not is_due:
+        if at == begun and start["now"] is not None and not is_due and marks is not None:
             return start
         self._told = True
         self._watch.reset()
@@ -145,7 +154,14 @@ class Reader:
             "at": {**start["at"], **at},
             "read": {key: identity for key, identity in read.items() if identity is not None},
             "tables": self._tables.now(),
+            "watermarks": marks or {},
         }
+
+    def _marks(self, start: dict[str, Any]) -> dict[str, int] | None:
+        """The watermarks by which the next records are judged: none before the first micro-batch, None if unknown."""
+        if not self._keeping or start["now"] is None:
+            return {}
+        return self._watermarks.read(self._keeping)
 
     def _is_due(self, before: int, now: int) -> bool:
         """Whether the clock alone asks for a micro-batch."""
@@ -174,9 +190,10 @@ class Reader:
         if end["now"] is not None:
             times = {number: self._times(self._job.stages[number], start, end) for number in self._reads.stages}
         shares = _shares(splits, self._reads.cores) or [[]]
+        marks = {self._keeping[stage]: at for stage, at in end.get("watermarks", {}).items() if stage in self._keeping}
         tables = tuple(sorted(self._tables.paths(end.get("tables", {})).items()))
         tasks = [
-            Task(number, share, self._read_by(share, times), tables, end["now"] or 0)
+            Task(number, share, self._read_by(share, times), tables, end["now"] or 0, marks)
             for number, share in enumerate(shares)
         ]
         tasks[0].times = times  # every output receives the clock, even without input

@@ -49,6 +49,7 @@ from millrace.spark.shards import processor
 from millrace.spark.snapshots import Lookup
 from millrace.spark.timers import Timers
 from millrace.spark.trouble import by_number
+from millrace.spark.watermarks import Watermarks, keeps_late
 from millrace.spark.writers import Answers, Delivery, Views, Write, Writer, parse_guarantee
 
 OnBatch = Callable[[BatchProgress, Mapping[str, pa.Table]], None]
@@ -101,18 +102,19 @@ class StreamRun:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait at most `timeout` seconds; return whether the run has ended. Raises the error of a failed run."""
+        has_ended = True
         try:
             # It accepts fractions of a second, although its type does not say so.
-            ended = self.query.awaitTermination(timeout)  # type: ignore[arg-type]
+            has_ended = self.query.awaitTermination(timeout) is not False  # type: ignore[arg-type]
         except PySparkException as error:
             failure = self._failure or error
             if isinstance(failure, StoppedError):
                 return True
             raise self._explained(plain_error(failure, self.damage)) from None
         finally:
-            if not self.query.isActive:
+            if has_ended and not self.query.isActive:  # a call to Java: not at every look at a stream that waits
                 self.lock.close()
-        return ended is not False
+        return has_ended
 
     def _explained(self, error: BaseException) -> BaseException:
         """An error; if it has no explanation, perhaps the disk: Spark's state server may die of it before a worker."""
@@ -171,6 +173,8 @@ class StreamRun:
         self._delivery.deliver(batch, digest, gathered.answers, [*self._writes(), self._write_letters(gathered)])
         if (timers := gathered.timers()) is not None:
             Timers(self._checkpoint.timers).write(*timers)
+        if any(map(keeps_late, self._plan.stages)):
+            Watermarks(self._checkpoint).write(batch, gathered.watermarks())
         if self._on_batch is not None:
             phases = {"run": ran - began, "write": time.monotonic() - ran}
             committed = time.time_ns() // 1000

@@ -6,7 +6,7 @@ rows for which an expression has no value, become dead letters; the others are p
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -18,11 +18,12 @@ import pyarrow.compute as pc
 
 from millrace.edge.connection import ROW_ERRORS, ROW_NUMBER
 from millrace.edge.decode import JsonDecoder, Misfit, look_like_objects
-from millrace.edge.fused import Fused, columns_read
+from millrace.edge.fused import Fused, IsLate, columns_read
 from millrace.edge.records import RecordDecoder
 from millrace.edge.taken import Taken
 from millrace.formats.texts import SPACES
 from millrace.model.arrow import arrow_type
+from millrace.model.late import TooLate
 from millrace.model.query import Query
 from millrace.model.stream import EventTime, Source, Stream, event_times, sources
 from millrace.model.watermark import Seen
@@ -31,6 +32,7 @@ from millrace.panes.advance import Panes
 from millrace.panes.blobs import to_bytes
 from millrace.panes.columns import RowsFailedError
 from millrace.panes.hashing import hash_keys
+from millrace.panes.late import LateJudge
 from millrace.panes.lift import assigned, lift
 from millrace.panes.store import stack
 from millrace.plan.plan import Stage
@@ -69,9 +71,9 @@ class Letters:
         """Make a record that does not fit the schema a dead letter: no output can read it."""
         self._add(misfit.row, None, misfit.problem, misfit.reason, misfit.hint)
 
-    def add(self, place: int, output: str, reason: str, hint: str | None = None) -> None:
-        """Make a record a dead letter of an output, once, however many of its rows have no value."""
-        self._add(place, output, reason, reason, hint)
+    def add(self, place: int, output: str, reason: str, hint: str | None = None, problem: str | None = None) -> None:
+        """Make a record a dead letter of an output, once, however many of its rows are set aside."""
+        self._add(place, output, problem or reason, reason, hint)
 
     def _add(self, place: int, output: str | None, problem: str, reason: str, hint: str | None) -> None:
         if (place, output) in self.places:
@@ -109,11 +111,13 @@ class FusedReader:
         self._readers = [Reading(fused, source, tables) for source in job.sources]
 
     def messages(
-        self, splits: Sequence[tuple[int, Split]], times: dict[int, Times], task: int, now: int
-    ) -> list[Message]:
+        self, splits: Sequence[tuple[int, Split]], times: dict[int, Times], task: int, now: int,
+        watermarks: Mapping[int, int],
+    ) -> list[Message]:  # fmt: skip
         """The messages to the shards for some splits, each with the number of its source; `times` is by stage.
 
-        Records of sources that know no log times were logged `now`.
+        Records of sources that know no log times were logged `now`. `watermarks` is by stage: that of a stage which
+        keeps late records.
         """
         began = time.process_time()
         sent = {number: Sent() for number in times}
@@ -124,7 +128,7 @@ class FusedReader:
             source = self._job.sources[number]
             arrived.append({source.name: arrived_in(bundle)})
             looks.append({source.name: look(bundle, source.schema)})
-            letters += self._readers[number].take(bundle, split, sent, now)
+            letters += self._readers[number].take(bundle, split, sent, now, watermarks)
         spent = time.process_time() - began
         counted = TaskReport(Times(0, 0), arrived=arrivals(arrived), spent=spent, looked=combined(looks))
         return list(self._packed(sent, times, letters, task, counted))
@@ -174,10 +178,18 @@ class Reading:
         self._is_clean = True
         """Whether the last bundle had no dead letters."""
 
-    def take(self, bundle: Bundle, split: Split, sent: dict[int, Sent], now: int = 0) -> list[dict[str, Any]]:
-        """Process the bundle of a split for every output, and return the dead letters."""
+    def take(
+        self, bundle: Bundle, split: Split, sent: dict[int, Sent], now: int = 0,
+        watermarks: Mapping[int, int] | None = None,
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """Process the bundle of a split for every output, and return the dead letters.
+
+        `watermarks` is by output: those before the micro-batch, by which outputs that keep late records find them.
+        """
         if not len(bundle):
             return []
+        for taker in self._takers:
+            taker.judge_by((watermarks or {}).get(taker.number))
         letters, logged = Letters(self._named, bundle, split), pa.array(bundle.log_times(now))
         is_json = bundle.rows is None and bundle.cells is None
         if not (is_json and self._is_clean and self._take_at_once(bundle.texts, logged, sent)):
@@ -227,13 +239,21 @@ class Taker:
         nodes = [id(each) for each in event_times(stage.stream)]
         self._node = None if node is None else nodes.index(id(node))
         self._panes = Panes(of) if isinstance(of, Query) and self._fused.lifts else None
+        self._judge: LateJudge | None = None
+        """Finds the rows that are too late; None if they are not kept."""
+
+    def judge_by(self, watermark: int | None) -> None:
+        """From now on, make dead letters of rows that are too late by a watermark; of none if it is None."""
+        of = self._of
+        keeps = watermark is not None and isinstance(of, Query) and of.keeps_late
+        self._judge = LateJudge(of, self._output, watermark) if keeps else None  # type: ignore[arg-type]
 
     def take(self, rows: pa.Table, sent: Sent, letters: Letters) -> None:
         """Process rows; those without an event time, or without a value for an expression, become dead letters."""
         if not len(rows):
             return
         try:
-            taken = self._fused.take(rows)
+            taken = self._fused.take(rows, self._is_late)
         except ROW_ERRORS as error:
             self._take_halves(rows, sent, letters, str(error).splitlines()[0])
             return
@@ -242,6 +262,14 @@ class Taker:
             letters.add(place, self._output, reason, hint)
         for place, reason in taken.bad:
             letters.add(place, self._output, reason)
+        if self._judge is not None and taken.late:
+            places, slices = zip(*taken.late, strict=True)
+            for row, late in self._judge.of_slices(np.array(slices)).items():
+                letters.add(places[row], self._output, late.reason, late.hint, late.problem)
+
+    @property
+    def _is_late(self) -> IsLate | None:
+        return None if self._judge is None else self._judge.slices
 
     def _take_halves(self, rows: pa.Table, sent: Sent, letters: Letters, error: str) -> None:
         """Bisect rows on which DuckDB fails unexpectedly, so that only the failing row becomes a dead letter."""
@@ -262,7 +290,7 @@ class Taker:
         if not self._from_texts.decodes_all(records):
             return False
         try:
-            taken = self._from_texts.take(records)
+            taken = self._from_texts.take(records, self._is_late)
         except ROW_ERRORS:
             return False
         newest = max(taken.seen.newest, taken.seen.closed)
@@ -270,7 +298,7 @@ class Taker:
             self._ahead = self._from_texts = None  # from now on, the statement looks at each record
             return self.take_texts(texts, logged, decoder, sent)
         # If a joined table has no matching row, DuckDB may not read all records, so not all were checked.
-        if taken.timeless or taken.bad or (self._from_texts.has_tables and not len(taken.rows)):
+        if taken.timeless or taken.bad or taken.late or (self._from_texts.has_tables and not len(taken.rows)):
             return False
         return self._add(taken, sent, None)
 
@@ -284,15 +312,27 @@ class Taker:
         rows = taken.rows
         if len(rows) and self._panes is not None:
             rows, failed = lifted(self._panes, rows)
-            if failed and letters is None:
+            late = self._late_among(taken.rows, rows, failed)
+            if (failed or late) and letters is None:
                 return False
             for row, reason in failed.items():
                 place = taken.rows[ROW_NUMBER][row].as_py()
                 letters.add(place, self._output, reason)  # type: ignore[union-attr]
+            for row, why in late.items():
+                place = taken.rows[ROW_NUMBER][row].as_py()
+                letters.add(place, self._output, why.reason, why.hint, why.problem)  # type: ignore[union-attr]
         if len(rows):
             sent.rows.append(rows)
         self._see(taken.seen, sent)
         return True
+
+    def _late_among(self, rows: pa.Table, made: pa.Table, failed: Iterable[int]) -> dict[int, TooLate]:
+        """The lifted rows that are too late, without those that failed. The shards still count them, and drop them."""
+        if self._judge is None or not len(made):
+            return {}
+        good = without(len(rows), failed)
+        found = self._judge.of_elements(rows["at"].to_numpy().astype(np.int64)[good], made)
+        return {int(good[row]): late for row, late in found.items()}
 
     def _see(self, seen: Seen, sent: Sent) -> None:
         if self._node is not None:
@@ -345,12 +385,17 @@ def lifted(panes: Panes, rows: pa.Table) -> tuple[pa.Table, dict[int, str]]:
     try:
         return _lifted(panes, rows), {}
     except RowsFailedError as error:
-        left = np.delete(np.arange(len(rows)), list(error.rows))
+        left = without(len(rows), error.rows)
         made, more = lifted(panes, rows.take(pa.array(left)))
         failed = {int(left[row]): reason for row, reason in more.items()}
         for row, reason in error.rows.items():
             failed[row] = reason + panes.query.of_key(tuple(rows[key][row].as_py() for key in panes.keys))
         return made, failed
+
+
+def without(many: int, left_out: Iterable[int]) -> npt.NDArray[np.intp]:
+    """The numbers below `many`, without some."""
+    return np.delete(np.arange(many), list(left_out))
 
 
 def _lifted(panes: Panes, rows: pa.Table) -> pa.Table:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 _SHARE = 0.05
 """A wait lasts this share of the time without input, so that a busy stream does not wait."""
-_LONGEST = 0.5
+_LONGEST = 1.0
 """The longest wait in seconds. Spark cannot stop the stream during a wait."""
 _BLIND = 0.05
 """The longest wait if a source cannot tell cheaply whether it has input."""
-_STEP = 0.01
-"""The least time in seconds between two checks of the stamps, as between two looks of Spark.
+_STEP, _LONGEST_STEP = 0.01, 0.025
+"""The least and the most time in seconds between two checks of the stamps; Spark looks as often as the least.
 
 In long waits there is more between them, because each takes a tenth of a millisecond of CPU.
 """
@@ -40,7 +40,7 @@ class Watch:
         self._idle_since = now if self._idle_since is None else self._idle_since
         longest = _BLIND if None in self._before else _LONGEST
         length = min((now - self._idle_since) * _SHARE, longest, *([] if until_due is None else [until_due]))
-        step = max(length * _SHARE, _STEP)
+        step = min(max(length * _SHARE, _STEP), _LONGEST_STEP)
         while self._now() == self._before and (left := now + length - time.monotonic()) > 0:
             time.sleep(min(left, step))
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.model.arrow import arrow_type
@@ -15,6 +16,7 @@ from millrace.model.rows import RowDeadLetter, RowEvaluator
 from millrace.model.window import Custom, Row, Window
 from millrace.panes.advance import TIMINGS, Panes, PaneState
 from millrace.panes.columns import RowsFailedError
+from millrace.panes.late import LateJudge
 from millrace.panes.lift import assigned, lift
 
 
@@ -115,6 +117,12 @@ class PaneEngine:
                 self._rows.dead.append(RowDeadLetter(row, reason + self._query.of_key(key)))
             return self._lifted([each for number, each in enumerate(valued) if number not in error.rows])
 
+    def _keep_late(self, rows: list[Row], times: npt.NDArray[np.int64], partials: pa.Table) -> None:
+        """Make dead letters of the rows that are too late, if the query keeps them."""
+        if self._query.keeps_late:
+            late = LateJudge(self._query, "the query", self.state.watermark).of_elements(times, partials)
+            self._rows.dead += [RowDeadLetter(rows[number], letter.reason) for number, letter in late.items()]
+
     def _all_lifted(self, valued: list[tuple[Row, tuple[tuple[Any, ...], ...]]]) -> pa.Table:
         schema, event_time = self._query.stream.schema, self._query.event_time
         rows = [row for row, _ in valued]
@@ -130,7 +138,10 @@ class PaneEngine:
         windows = None
         if isinstance(self._query.windowing, Custom):
             windows = assigned(self._query.windowing, times, rows)
-        return lift(self._panes, keys, np.array(times, np.int64), arguments, windows)
+        at = np.array(times, np.int64)
+        partials = lift(self._panes, keys, at, arguments, windows)
+        self._keep_late(rows, at, partials)
+        return partials
 
 
 def as_panes(table: pa.Table, query: Query) -> list[Pane]:

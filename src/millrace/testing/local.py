@@ -83,9 +83,12 @@ class LocalOutput:
         self._now = checked.script.started
         self.engine = start(self._tables, self._now)
         self._reads = {source.name for source in sources(stream_of(of))}
+        self._watermark = BEGINNING_OF_TIME
+        """The watermark before the last step."""
 
     def take(self, step: Step, number: int, checked: Checked) -> list[dict[str, Any]]:
         """The answers to a step of a script."""
+        self._watermark = self.engine.event_time
         match step:
             case Contents(table):
                 self._tables[table] = checked.contents[number]
@@ -107,7 +110,7 @@ class LocalOutput:
         """The indexes of the rows of a bundle that caused dead letters, with the reasons.
 
         A letter holds the row as the failing operator received it. To find its origin, each row of the bundle is
-        processed again, alone, by a fresh engine.
+        processed again, alone, by a fresh engine at the same watermark.
         """
         waiting = [(repr(letter.row), letter.reason) for letter in letters]
         causes = []
@@ -115,6 +118,7 @@ class LocalOutput:
             if not waiting:
                 break
             alone = self._start(self._tables, self._now)
+            alone.watermark(self._watermark)
             alone.input([row], source)
             for letter in alone.dead:
                 if (repr(letter.row), letter.reason) in waiting:

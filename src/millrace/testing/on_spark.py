@@ -80,7 +80,7 @@ def run_on_spark(checked: Checked, spark: SparkSession) -> Answers:
             check_mark(checked, step, watermarks)
         answers: dict[str, list[Answer]] = {}
         for part, name in parts.items():
-            answers[name] = in_order(checked.outputs[name], batch.answers[part].to_pylist())
+            answers[name] = in_order(checked.outputs[name], batch.answers[part].to_pylist(maps_as_pydicts="lossy"))
             dropped[name] = batch.progress.parts[part].dropped
         watermarks = {name: _watermark(batch.progress, part) for part, name in parts.items()}
         steps.append(StepAnswers(answers, _letters(checked, number, batch.letters, positions, parts)))

@@ -113,10 +113,24 @@ class _Checker:
         """The tree with its views; refuses it if any part is not allowed."""
         if not isinstance(tree, exp.Select | exp.SetOperation | exp.Subquery | exp.Values):
             raise only_reads()
+        names = self._names(tree)
         for node in tree.walk():
             self._check(node)
+            if isinstance(node, exp.Column) and node.table and node.name.lower() not in names:
+                raise PipelineError(f"unknown column {f'{node.table}.{node.name}'!r}", "name an expression with AS")
         self._resolve(tree, frozenset())
         return tree
+
+    def _names(self, tree: exp.Expr) -> set[str]:
+        """All names of columns. PostgreSQL reads `v.f`, where `v` has no column `f`, as a call of the function f."""
+        columns = {name.lower() for columns in self._views.values() for name in columns}
+        aliases = {node.alias.lower() for node in tree.find_all(exp.Alias)}
+        return (
+            columns
+            | aliases
+            | {each.name.lower() for node in tree.find_all(exp.TableAlias) for each in node.columns}
+            | {"*"}
+        )
 
     def _check(self, node: exp.Expr) -> None:
         """Refuse a node of a kind that is not allowed."""

@@ -18,9 +18,10 @@ from millrace.model.errors import NOTHING_LOST, ConflictError, CorruptError, Mac
 from millrace.views import asked
 from millrace.views.copying import binary_rows
 from millrace.views.dialect import AT_ONCE, Cursor, StoreConnection
+from millrace.views.permitted import permitted
 from millrace.views.postgresql_values import PostgresqlDialect
 from millrace.views.rights import Rights
-from millrace.views.sql import SqlStore, permitted, wall_clock
+from millrace.views.sql import SqlStore, wall_clock
 from millrace.views.store import KEEP, NoViewsError, Selected, claimed
 
 T = TypeVar("T")

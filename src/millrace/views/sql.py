@@ -5,7 +5,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -18,7 +17,6 @@ from millrace.views import generations, reading
 from millrace.views.catalog import Catalog, CommittedBatch
 from millrace.views.changing import change
 from millrace.views.dialect import StoreConnection, quoted
-from millrace.views.guarded import guard
 from millrace.views.rights import EVERYTHING, Rights
 from millrace.views.shape import ViewShape, check_names
 from millrace.views.store import (
@@ -351,22 +349,3 @@ class SqlStore(ABC):
                         catalog.forget(kept, forgotten)
 
         self.write(work)
-
-
-@dataclass(frozen=True, slots=True)
-class Permitted:
-    """A query that may run, the tables that it then reads by the view that does, and its state (`Selected`)."""
-
-    sql: str
-    tables: Mapping[str, str]
-    state: str | None
-
-
-def permitted(connection: StoreConnection, sql: str, rights: Rights) -> Permitted:
-    """The query of a client as it may run."""
-    served = {kept.shape.name: kept for kept in Catalog(connection).views() if kept.changes is not None}
-    columns = {name: (*kept.shape.columns.names, kept.shape.version.name) for name, kept in served.items()}
-    guarded = guard(sql, connection.dialect.name, columns, rights)
-    used = [served[name] for name in guarded.views]
-    tables = {kept.shape.name: f"{kept.shape.name}__{kept.generation}" for kept in used}
-    return Permitted(guarded.sql, tables, reading.state_of(used) if guarded.is_stable else None)

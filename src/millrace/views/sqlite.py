@@ -19,8 +19,9 @@ from millrace.model.duration import Duration
 from millrace.model.errors import NOTHING_LOST, CorruptError, MachineError, MillraceError
 from millrace.views import asked
 from millrace.views.dialect import AT_ONCE, Cursor, StoreConnection
+from millrace.views.permitted import permitted
 from millrace.views.rights import Rights
-from millrace.views.sql import SqlStore, permitted, wall_clock
+from millrace.views.sql import SqlStore, wall_clock
 from millrace.views.sqlite_limits import Parameters, limit
 from millrace.views.sqlite_values import SqliteDialect, values
 from millrace.views.store import KEEP, NoViewsError, Selected, claimed

@@ -1,7 +1,7 @@
 """What a query may do in SQLite: the check of each access, limits, and parameters."""
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,11 +41,13 @@ def limit(connection: sqlite3.Connection, tables: Mapping[str, str] | None, is_o
     `tables` are those that a client may read, by the view which reads them; None lets a query read all tables.
     """
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+    stored: set[str] = set()
     if tables is not None:
+        stored.update(name for (name,) in connection.execute("SELECT name FROM sqlite_schema"))
         connection.execute("PRAGMA temp_store = MEMORY")
         for each, most in _OF_CLIENTS.items():
             connection.setlimit(each, most)
-    connection.set_authorizer(_only_reads if tables is None else _only_tables(tables))
+    connection.set_authorizer(_only_reads if tables is None else _only_tables(tables, stored))
     connection.set_progress_handler(is_over, _LOOK_EVERY)
 
 
@@ -55,12 +57,16 @@ def _only_reads(action: int, name: str | None, *about: str | None) -> int:
     return sqlite3.SQLITE_OK if action in _READS or declares else sqlite3.SQLITE_DENY
 
 
-def _only_tables(tables: Mapping[str, str]) -> Callable[..., int]:
-    """The check of each access of a query: SQLite names the table, and the view that reads it."""
+def _only_tables(tables: Mapping[str, str], stored: Collection[str]) -> Callable[..., int]:
+    """The check of each access of a query: SQLite names the table, the column, and the view that reads it.
+
+    Without a column, it also asks for what WITH names, which is not stored, and for the table of a view in a subquery.
+    """
 
     def check(action: int, name: str | None, about: str | None, database: str | None, within: str | None) -> int:
         if action == sqlite3.SQLITE_READ:
-            allowed = name in tables or (within is not None and name == tables.get(within))
+            is_counted = about == "" and (name not in stored or name in tables.values())
+            allowed = is_counted or name in tables or (within is not None and name == tables.get(within))
         elif action == sqlite3.SQLITE_FUNCTION:
             allowed = about is not None and about.lower() not in _DENIED_FUNCTIONS
         else:

@@ -185,7 +185,7 @@ class LiveQuery {
         break;
       case "closed":
         this.#token = message.token;
-        if (message.final) this.close();
+        if (message.reason === "up_to") this.close();
         else this.#send(this.greeting);
         break;
       case "error":
