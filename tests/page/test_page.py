@@ -3,10 +3,13 @@
 
 import json
 import re
+import select
 import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -321,7 +324,11 @@ def test_what_to_use_elsewhere_works(page: Page, server: Served, made: Project) 
     show(page, server, "views/hourly_plays")
     assert len(ran(way("curl"))["rows"]) == 6
     assert len(open_store(made.folder / "views.db").query(way("SQL")).rows) == 6
-    compile(way("Python"), "page", "exec")
+    *first, last = way("Python").splitlines()
+    names: dict[str, Any] = {}
+    with ThreadPoolExecutor(1) as thread:  # the event loop of this one is the browser's
+        thread.submit(exec, "\n".join([*first, f"found = {last}"]), names).result(30)
+    assert len(names["found"]) == 6
     assert f'from "{server.address}/millrace.js"' in way("JavaScript")
     show(page, server, "topics")
     expect(page.get_by_role("link", name="ticks")).to_be_visible()
@@ -337,6 +344,20 @@ def test_what_to_use_elsewhere_works(page: Page, server: Served, made: Project) 
         assert events.stdout is not None
         assert events.stdout.readline() == "event: snapshot\n"
         events.kill()
+    page.get_by_role("textbox", name="Live query").fill("SELECT track FROM hourly_plays WHERE track = 'Sluice'")
+    program = [sys.executable, "-u", "-c", f"print('begun')\n{way('Python')}"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        try:
+            assert following.stdout.readline() == "begun\n"
+            for diff in (1, -1) * 20:  # it may not have begun to follow before the first of them
+                made.commit(hourly_plays=[hourly("Sluice", 1, diff)])
+                if select.select([following.stdout], [], [], 0.5)[0]:
+                    break
+            assert re.fullmatch(r"\d+ \[.*\]\n", following.stdout.readline())
+        finally:
+            following.kill()
+            made.commit(hourly_plays=[hourly("Sluice", 1, -1)])
 
 
 def test_the_page_goes_on_after_the_server_was_killed(page: Page, server: Served, made: Project, watch: Watch) -> None:
