@@ -16,8 +16,8 @@ help:  ## Show this list.
 demo: $(READY)  ## Show Millrace at work.
 	@$(BIN)/millrace demo
 
-quick: lint types  ## Lint, types and the tests without Spark, with a tenth of the random examples.
-	$(BIN)/pytest -q -n 2 --dist worksteal -m "not spark" --hypothesis-profile=quick
+quick: lint types  ## Lint, types and the tests without Spark and browser, with a tenth of the random examples.
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not spark and not browser" --hypothesis-profile=quick
 
 test: $(READY) browser  ## Run all tests in two processes, and hold the coverage to its floors.
 	$(BIN)/pytest -q -n 2 --dist loadgroup --cov --cov-report=

@@ -6,17 +6,21 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from playwright.sync_api import expect
 from rich.console import Console
 from typer.testing import CliRunner
 
+from browser import Watch, chromium, opened
 from millrace.cli import app
 from millrace.demo import paper
+from millrace.demo.charts import VIEW
 from millrace.demo.listeners import START, instant, plays
 from millrace.demo.live import seconds_of
 from millrace.demo.picture import Screen, line, table
@@ -252,10 +256,32 @@ def test_a_piped_demo_prints_a_line_every_few_seconds_and_equals_a_batch(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+def look_at(address: str) -> None:
+    """Find the figures of the demo on its page."""
+    watch = Watch()
+    with chromium() as browser, opened(browser, address, watch) as page:
+        expect(page.locator(".health")).to_contain_text("charts: ")
+        expect(page.locator(".box .detail").first).to_have_text("log plays")
+        expect(page.locator(".rate").first).to_have_text(re.compile(r"[\d.]+k? records/s"))
+        page.goto(f"{address}/#/views/{VIEW}")
+        row = page.locator("table.live tbody tr").first
+        row.click()
+        track = row.locator("td").first.inner_text()
+        expect(page.get_by_role("heading", name=f"How {track}, 2026-01-01")).to_be_visible()
+        expect(page.locator(".timeline .pane").first).to_be_visible()
+        first = page.get_by_role("region", name="Changes, newest first").locator("tbody tr").last.locator("td")
+        expect(first.nth(2)).to_have_text("+1 answer")
+        assert int(first.nth(4).inner_text().replace(",", "")) > 0
+    watch.check()
+
+
 @pytest.mark.spark
 @pytest.mark.no_cover
-def test_ctrl_c_ends_the_demo_with_its_summary(tmp_path: Path) -> None:
-    """A terminal sends the signal to all processes that it runs, so also to those that Spark has started."""
+def test_the_page_shows_the_demo_until_ctrl_c_ends_it_with_its_summary(tmp_path: Path) -> None:
+    """A terminal sends the signal to all processes that it runs, so also to those that Spark and the page have started.
+
+    Without a browser, only the rest is tested.
+    """
     environment = {**os.environ, "DEMO_SECONDS": "inf"}
     (tmp_path / "here").mkdir()
     with (
@@ -267,10 +293,13 @@ def test_ctrl_c_ends_the_demo_with_its_summary(tmp_path: Path) -> None:
     ):  # fmt: skip
         assert running.stdout is not None
         try:
+            address = running.stdout.readline().split()[-1]
             for text in running.stdout:
                 if "; answers " in text:
-                    os.killpg(running.pid, signal.SIGINT)
                     break
+            with suppress(pytest.skip.Exception):
+                look_at(address)
+            os.killpg(running.pid, signal.SIGINT)
             rest = running.stdout.read()
             assert running.wait(timeout=120) == 0
         finally:

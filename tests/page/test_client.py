@@ -52,9 +52,9 @@ def played(page: Page, test: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def blank(browser: Browser, watched_server: Served) -> Iterator[Page]:
+def blank(browser: Browser, server: Served) -> Iterator[Page]:
     """A page of the server that shows nothing."""
-    with opened(browser, f"{watched_server.address}/page/icon.svg", Watch()) as page:
+    with opened(browser, f"{server.address}/page/icon.svg", Watch()) as page:
         yield page
 
 
@@ -182,8 +182,7 @@ def test_a_connection_that_is_refused_is_not_tried_again(blank: Page) -> None:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
-def test_the_client_runs_in_node(watched_server: Served, watched_project: Project) -> None:
-    server = watched_server
+def test_the_client_runs_in_node(server: Served, made: Project) -> None:
     program = f"""
       import {{ connect }} from "{server.folder / "millrace.mjs"}";
       const rows = connect("{server.address}").query("SELECT track, plays FROM hourly_plays WHERE track = 'Node'");
@@ -202,9 +201,9 @@ def test_the_client_runs_in_node(watched_server: Served, watched_project: Projec
         assert node.stdout is not None
         try:
             assert json.loads(node.stdout.readline()) == [True, []]
-            watched_project.commit(hourly_plays=[hourly("Node", 5)])
+            made.commit(hourly_plays=[hourly("Node", 5)])
             assert json.loads(node.stdout.readline()) == [False, [{"track": "Node", "plays": 5}]]
             assert node.wait(10) == 0  # nothing is left that would keep it alive
         finally:
             node.kill()
-            watched_project.commit(hourly_plays=[hourly("Node", 5, -1)])
+            made.commit(hourly_plays=[hourly("Node", 5, -1)])

@@ -22,7 +22,7 @@ def browser() -> "Iterator[Browser]":
 
 
 @pytest.fixture(scope="session")
-def watched_project(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Project]":
+def made(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Project]":
     """One project for all tests of the page; each leaves it as it was."""
     from watched import project
 
@@ -31,11 +31,11 @@ def watched_project(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Proje
 
 
 @pytest.fixture(scope="session")
-def watched_server(watched_project: "Project") -> "Iterator[Served]":
+def server(made: "Project") -> "Iterator[Served]":
     """One server for all tests of the page."""
     from watched import served
 
-    with served(watched_project.folder) as started:
+    with served(made.folder) as started:
         yield started
 
 
@@ -50,9 +50,9 @@ def watch() -> "Iterator[Watch]":
 
 
 @pytest.fixture
-def window(browser: "Browser", watched_server: "Served", watch: "Watch") -> "Iterator[Page]":
+def page(browser: "Browser", server: "Served", watch: "Watch") -> "Iterator[Page]":
     """The page in a window of its own."""
     from browser import opened
 
-    with opened(browser, watched_server.address, watch) as shown:
+    with opened(browser, server.address, watch) as shown:
         yield shown

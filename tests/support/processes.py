@@ -10,7 +10,7 @@ from xdist.scheduler import LoadScopeScheduling
 _SHARED = {
     "spark": r"\bspark: SparkSession|\bone_spark\b|getfixturevalue\(\"spark\"\)",
     "kills": r"\bclean: Answers",
-    "browser": r"\bbrowser: Browser",
+    "browser": r"\bbrowser: Browser|\bpage: Page\b",
 }
 """What is started once for many tests, and the fixture by which a file asks for it."""
 

@@ -46,6 +46,7 @@ export function repeat(page, milliseconds, work) {
       page.trouble(null);
     } catch (error) {
       page.trouble(error);
+      if (error instanceof Refused && error.status === 403) return; // another attempt would not change it
     }
     if (!page.left) setTimeout(next, document.hidden ? 5 * milliseconds : milliseconds);
   };

@@ -14,6 +14,7 @@ const PAGES = { pipelines: ["Pipelines", overview], views: ["Views", views], con
 const AGAIN = 1000; // milliseconds
 const content = document.getElementById("content"), health = document.getElementById("health");
 let shown = null;
+let seesPipelines = true; // a token may be for some views only
 
 /** A part of the page while it is shown. */
 class Page {
@@ -49,6 +50,7 @@ function askForToken({ message }) {
   content.replaceChildren(h("form", { class: "card", onsubmit: (event) => {
     event.preventDefault();
     setToken(box.value.trim());
+    seesPipelines = true;
     box.remove();
     show();
   } }, h("h1", {}, "Token"), h("p", { class: "quiet" }, `${message[0].toUpperCase()}${message.slice(1)}.`),
@@ -65,6 +67,7 @@ async function show() {
     h("a", { href: `#/${name}`, "aria-current": name === chosen ? "page" : null }, title)));
   document.title = `${PAGES[chosen][0]} · Millrace`;
   const page = shown = new Page();
+  if (health.querySelector("[role=alert]")) fill(health); // that of the part before
   content.replaceChildren(h("h1", { class: "unseen" }, PAGES[chosen][0]), page.content);
   try {
     await PAGES[chosen][1](page, rest.length ? decodeURIComponent(rest.join("/")) : undefined);
@@ -78,9 +81,9 @@ async function show() {
 async function watch() {
   const page = shown;
   try {
-    if (!document.getElementById("token")) fill(health, healthLines(await get("/pipelines")));
+    if (seesPipelines && !document.getElementById("token")) fill(health, healthLines(await get("/pipelines")));
   } catch (error) {
-    if (error instanceof Refused && error.status === 403) fill(health); // the token is for some views only
+    if (error instanceof Refused && error.status === 403) seesPipelines = false;
     else page.trouble(error);
   }
   setTimeout(watch, document.hidden ? 5 * AGAIN : AGAIN);
