@@ -1,6 +1,7 @@
 """Live queries over a real server: what is sent, what is refused, and what survives trouble."""
 
 import json
+import logging
 import re
 import socket
 import time
@@ -17,6 +18,8 @@ from websockets.exceptions import ConnectionClosed
 import millrace
 from live_server import PATIENCE, LiveServer, Peer, Plays, eventually, live_server
 from millrace.eventlog.topics import Log
+from millrace.live.events import Changes, Event, Instruction
+from millrace.live.hub import Hub
 from millrace.live.sending import Limits
 from millrace.model.duration import SECOND
 from millrace.server import live_routes
@@ -487,3 +490,23 @@ def test_a_client_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
             ]
             assert told == [({"a"}, [], 0), ({"b"}, [], 0), ({"c"}, [2], 0), (set(), [], 1)]
             assert rows.rows == [{"k": "b", "n": 2}, {"k": "c", "n": 3}]
+
+
+def test_after_a_fault_of_the_hub_clients_connect_again_and_have_the_rows(
+    one: LiveServer, plays: Plays, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    faulty, left = Hub.on, [1]
+
+    def on(hub: Hub, event: Event) -> list[Instruction]:
+        if isinstance(event, Changes) and left:
+            left.pop()
+            raise AssertionError("nobody foresaw this")
+        return faulty(hub, event)
+
+    with caplog.at_level(logging.CRITICAL, "millrace"), millrace.connect(one.url).live(ALL.format(plays.view)) as rows:
+        monkeypatch.setattr(Hub, "on", on)
+        plays.commit(("d", "DK", 4))
+        eventually(lambda: {row["k"] for row in rows.rows} == {*"abcd"}, "the rows are not those of the view")
+        assert not left
+        plays.commit("a")
+        eventually(lambda: {row["k"] for row in rows.rows} == {*"bcd"}, "changes are not told after a fault")

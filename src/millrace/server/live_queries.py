@@ -138,8 +138,8 @@ class LiveQueries:
 
     def start(self) -> None:
         """Begin to follow the store, the clock and the tokens."""
-        self._begin(self._follow())
-        self._begin(self._tick())
+        for loop in (self._follow, self._tick):
+            self._begin(loop(), loop)
 
     async def close(self) -> None:
         """Disconnect all clients, and end."""
@@ -313,7 +313,7 @@ class LiveQueries:
         for event in events:
             self._changes += len(event.rows) if isinstance(event, Changes) else 0
             if isinstance(event, Forgotten):  # the hub reads the view anew, and then asks to follow it
-                self._followed.pop(view)
+                self._followed.pop(view, None)
             self._take(event)
 
     async def _tick(self) -> None:
@@ -337,15 +337,29 @@ class LiveQueries:
     async def _in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *arguments, **named))
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(
+        self, work: Coroutine[Any, Any, None], loop: Callable[[], Coroutine[Any, Any, None]] | None = None
+    ) -> None:
+        """Start a task; a loop is started again if it fails."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._start_anew(error)
+                if loop is not None:
+                    self._begin(loop(), loop)
+
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _LOGGER.error("live queries have failed", exc_info=error)
+    def _start_anew(self, fault: BaseException) -> None:
+        """After a fault of the hub, which nobody foresaw, all clients connect again, and resume."""
+        _LOGGER.error("live queries have failed, and start anew", exc_info=fault)
+        for client in self._clients.values():
+            client.close("the server had a fault")
+        self._hub = Hub(self._key, self._limits)
+        self._followed.clear()
 
 
 def _parsed(rights: Rights, asked: Asked, views: Mapping[str, LiveView]) -> tuple[Mapping[str, LiveView], LiveQuery]:
