@@ -84,6 +84,8 @@ _LIMITS = [
     "- Stores: writing the changes beside the rows, which the peer does not do.",
     "- Growth on Spark: the panes of the keys that changed, and writing their state.",
     "- Growth: finding changed keys in sorted segments, and putting segments together.",
+    "- Live matching: evaluating what the indexes leave, and Python for each match; of few queries, the fixed cost of",
+    "  a batch, so that a loop over rows is as fast.",
 ]
 
 

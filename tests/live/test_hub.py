@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from examples import examples
 from live_world import Past, Question, Row, Watcher, World
 from millrace.live.events import Backlog, Gone, Tick
-from millrace.live.hub import Limits
+from millrace.live.sending import Limits
 
 QUESTIONS = [
     Question("*", "n = 1"),
@@ -50,7 +50,9 @@ def changed(past: Past, random: Random, many: int) -> dict[int, Row]:
 def walk(seed: int, steps: int = 120, grid: tuple[int, int] = (1, 1)) -> tuple[World, int]:
     """Random events, and at the end all that was held back. Returns how many states were checked, too."""
     random = Random(seed)
-    limits = Limits(slack=random.choice([0, 1, 3]), backlog=2, most_held=random.choice([4, 1_000]), idle=50)
+    limits = Limits(
+        slack=random.choice([0, 1, 3]), backlog=2, most_backlog=40, most_held=random.choice([4, 1_000]), idle=50
+    )
     world = World(random, limits, grid)
     everyone: list[Watcher] = []
     for number in range(steps):
@@ -97,7 +99,7 @@ def walk(seed: int, steps: int = 120, grid: tuple[int, int] = (1, 1)) -> tuple[W
     return world, sum(each.states for each in everyone)
 
 
-@examples(250)
+@examples(120)
 @given(st.integers(0, 10**9))
 def test_each_state_that_is_sent_is_a_real_one(seed: int) -> None:
     world, _ = walk(seed)

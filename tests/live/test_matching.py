@@ -117,6 +117,25 @@ def test_many_queries_of_many_removals_are_made_again() -> None:
     assert matched(matcher, found) == {(0, handle) for handle in range(4_500, 4_505)}
 
 
+def test_many_queries_with_one_key_are_found_by_their_ranges() -> None:
+    matcher = Matcher()
+    queries = {
+        handle: asked("tag = $1 AND n > $2 AND n <= $3", "ab"[handle % 2], handle // 2, handle // 2 + 3)
+        for handle in range(400)
+    }
+    found: list[Row] = [(key, n, 0, *[None] * 4, tag, *[None] * 3) for key, (n, tag) in enumerate([(9, "a"), (7, "b")])]
+    for handle, query in queries.items():
+        matcher.add(handle, query)
+    assert matched(matcher, found) == naive(queries, found)
+    for handle in range(0, 400, 3):
+        matcher.remove(handle)
+        del queries[handle]
+    for handle in range(400, 420):
+        queries[handle] = asked("tag = $1 AND n > $2 AND n <= $3", "a", 6, 20)
+        matcher.add(handle, queries[handle])
+    assert matched(matcher, found) == naive(queries, found)
+
+
 @pytest.mark.parametrize("text", ["tag = $1", "tag IN ($1)", "n BETWEEN 1 AND 5 AND tag = $1"])
 def test_a_row_filter_is_one_more_constant(text: str) -> None:
     """Queries under different filters of one form stay one group."""

@@ -67,6 +67,8 @@ def refused(sql: str, *params: Any) -> str:
         ("SELECT id FROM items WHERE name LIKE ANY ('a')", "LIKE takes a pattern"),
         ("SELECT id FROM items WHERE n LIKE 'a'", "LIKE needs a text column"),
         (r"SELECT id FROM items WHERE name LIKE 'a\%'", "contains a backslash"),
+        (f"SELECT id FROM items WHERE name LIKE '{'%a' * 9}'", "8 signs %"),
+        (f"SELECT id FROM items WHERE {'NOT (' * 3_000}ok{')' * 3_000}", "nested too deeply"),
         ("SELECT id FROM items WHERE n IN (SELECT n FROM items)", "QUERY of IN is not known here"),
         ("SELECT id FROM items WHERE n IN (m, 1)", "IN takes a list of constants"),
         ("SELECT id FROM items WHERE n IN ()", "list at least one constant"),
@@ -147,6 +149,11 @@ def test_queries_are_equal_however_they_are_written() -> None:
 def test_a_column_of_any_type_can_be_selected_and_tested_for_null() -> None:
     query = parse("SELECT * FROM wide WHERE tags IS NULL OR raw IS NOT NULL", VIEWS)
     assert query.shape.columns == WIDE.columns.names
+
+
+def test_the_largest_condition_is_read() -> None:
+    text = " OR ".join(f"n = {number}" for number in range(100))
+    assert len(parse(f"SELECT id FROM items WHERE {text}", VIEWS).constants) == 100
 
 
 def test_an_unknown_view_is_not_found() -> None:

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed
 import millrace
 from live_server import PATIENCE, LiveServer, Peer, Plays, eventually, live_server
 from millrace.eventlog.topics import Log
-from millrace.live.hub import SECOND, Limits
+from millrace.live.sending import SECOND, Limits
 from millrace.server import live_routes
 from millrace.server.tokens import FILE, create, revoke
 from millrace.views.rights import Rights, Scope

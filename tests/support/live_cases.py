@@ -30,7 +30,7 @@ _START = datetime(2024, 1, 1, tzinfo=UTC)
 _SMALL = st.integers(-5, 5)
 _LARGE = st.sampled_from([-(2**63), 2**63 - 1, 2**62, 2**53 + 1, -(2**31)])
 _DOUBLES = st.sampled_from([-1.5, -0.0, 0.0, 0.1, 2.0, 2.5, 3e9])
-_EXTREME = st.sampled_from([math.nan, math.inf, -math.inf, 1e308, 1e-308, 1e160, -1e-200])
+_EXTREME = st.sampled_from([math.nan, -math.nan, math.inf, -math.inf, 1e308, 1e-308, 1e160, -1e-200])
 
 
 def rows(extreme: bool, most: int = 12) -> st.SearchStrategy[list[Row]]:

@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from millrace.eventlog.topics import Log
-from millrace.live.hub import Limits
+from millrace.live.sending import Limits
 from millrace.model.connectors import Commit
 from millrace.model.schema import parse_schema
 from millrace.server import app

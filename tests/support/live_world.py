@@ -4,7 +4,6 @@ A client applies messages as docs/live.md says, slowly and plainly. The judge is
 over the rows as they were at the version that a message names.
 """
 
-import json
 import sqlite3
 from dataclasses import dataclass, field
 from random import Random
@@ -12,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.live.canonical import canonical, checksum
+from millrace.live.canonical import canonical, checksum, parsed
 from millrace.live.events import (
     Backlog,
     Changes,
@@ -33,9 +32,10 @@ from millrace.live.events import (
     Unfollow,
     Unsubscribe,
 )
-from millrace.live.hub import Hub, Limits
+from millrace.live.hub import Hub
 from millrace.live.parsing import parse
 from millrace.live.query import LiveView
+from millrace.live.sending import Limits
 from millrace.live.statement import Database, as_table, statement
 from millrace.live.token import Asked, unseal
 from millrace.model.schema import parse_schema
@@ -142,7 +142,7 @@ class Watcher:
 
     def take(self, text: str) -> None:
         """Apply a message."""
-        said = json.loads(text)
+        said = parsed(text)
         kind = said["type"]
         assert said["sub"] == "s"
         if kind == "snapshot":

@@ -9,6 +9,7 @@ that JSON needs. Whole numbers beyond 2^53 - 1, which JavaScript would round, ar
 '[1,1,1e-7,"1152921504606846976","a\\n",null]'
 """
 
+import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from json.encoder import encode_basestring
@@ -41,6 +42,11 @@ def canonical(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(canonical, value)) + "]"
     return encode_basestring(as_text(value))
+
+
+def parsed(text: str | bytes) -> Any:
+    """A message as a client reads it. A whole number beyond 2^53 - 1 can only be a DOUBLE: others come as text."""
+    return json.loads(text, parse_int=lambda digits: int(digits) if abs(int(digits)) <= MOST else float(digits))
 
 
 def _number(value: float) -> str:

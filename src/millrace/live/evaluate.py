@@ -152,8 +152,10 @@ def _like(value: Column, pattern: Column) -> Column:
 
 @lru_cache(100_000)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    parts = (".*" if part == "%" else "." if part == "_" else re.escape(part) for part in pattern)
-    return re.compile("".join(parts), re.DOTALL)
+    """A pattern as a regular expression that never goes back: the first place for each part between two % will do."""
+    first, *rest = ("".join("." if sign == "_" else re.escape(sign) for sign in part) for part in pattern.split("%"))
+    middle = "".join(f"(?>.*?{part})" for part in rest[:-1] if part)
+    return re.compile(first + middle + (f".*{rest[-1]}" if rest else ""), re.DOTALL)
 
 
 # Arithmetic.

@@ -27,8 +27,11 @@ class Resume:
     client: str
     sub: str
     query: LiveQuery
+    """The query of the token, under the rights that the client has now."""
     token: Token
     version: int
+    rights: str = ""
+    """The name of the rights that the client has now."""
 
 
 @dataclass(frozen=True, slots=True)

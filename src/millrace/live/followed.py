@@ -32,6 +32,11 @@ class Result:
     since: int = 0
     """The version at which it was read; changes up to it are part of it."""
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether too few rows are held, so that it must be read again."""
+        return isinstance(self.state, SortedState) and self.state.is_stale
+
 
 @dataclass(slots=True, eq=False)
 class Followed:
@@ -40,6 +45,9 @@ class Followed:
     name: str
     grid: Grid
     generation: int | None = None
+    """The generation that is served; None until it is known."""
+    is_followed: bool = False
+    """Whether the shell was told to report its changes."""
     version: int = 0
     """All changes up to this version were taken."""
     began: int = 0

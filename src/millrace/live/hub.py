@@ -9,10 +9,8 @@ Facts that stay true:
 - Nothing is held of a query without subscriptions, or of a view without queries.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Iterable
-from dataclasses import dataclass
-from heapq import heappop, heappush
+from collections import defaultdict
+from dataclasses import replace
 from itertools import count
 from typing import assert_never
 
@@ -33,7 +31,6 @@ from millrace.live.events import (
     Replaced,
     Resume,
     RightsChanged,
-    Send,
     SnapshotRead,
     Subscribe,
     Tick,
@@ -46,34 +43,11 @@ from millrace.live.matcher import Matcher
 from millrace.live.query import LiveQuery
 from millrace.live.result import PlainState, SortedState
 from millrace.live.rowset import Rowset, Step, merged, plain_difference
+from millrace.live.sending import Limits, Sender, body_of
 from millrace.live.subscriber import Client, Phase, Subscriber
-from millrace.live.token import Asked, Token, seal
-from millrace.live.window import Difference, difference
+from millrace.live.token import Asked
+from millrace.live.window import Shown, difference
 from millrace.model.errors import MillraceError, PipelineError
-
-SECOND = 1_000_000
-_PART = 1_000
-"""The rows of one part of a snapshot."""
-_EACH = 4
-"""How many messages of each of its subscriptions may wait to be sent to a client, beside those of the limit."""
-_AT_ONCE = 2_000
-"""How many idle subscriptions are told of progress at one tick."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of a hub."""
-
-    slack: int = 20
-    """How many rows of a sorted query are held beyond those it shows."""
-    backlog: int = 100
-    """With more waiting messages than this, a client's changes are held back."""
-    most_held: int = 100_000
-    """With more rows held back than this, or twenty times as many messages as `backlog`, it is disconnected."""
-    patience: int = 60 * SECOND
-    """So long changes are held back."""
-    idle: int = 10 * SECOND
-    """After so long without a message, a subscription is told of progress."""
 
 
 class Hub:
@@ -81,14 +55,11 @@ class Hub:
 
     def __init__(self, secret: bytes, limits: Limits | None = None, grid: tuple[int, int] = (1, 1)) -> None:
         """Sign tokens with a secret; the grid has lines of queries and columns of rows."""
-        self._secret, self._limits, self._grid = secret, limits or Limits(), grid
+        self._limits, self._grid = limits or Limits(), grid
+        self._sender = Sender(secret, self._limits)
         self._views: dict[str, Followed] = {}
         self._clients: dict[str, Client] = {}
         self._numbers = count(1)
-        self._now = 0
-        self._due: list[tuple[int, int, Subscriber]] = []
-        self._idle: deque[Subscriber] = deque()
-        self._outbox: dict[str, list[str]] = defaultdict(list)
         self._done: list[Instruction] = []
 
     @property
@@ -101,8 +72,9 @@ class Hub:
         match event:
             case Subscribe(client, sub, query, asked):
                 self._subscribe(client, sub, query, asked, None)
-            case Resume(client, sub, query, token, version):
-                self._subscribe(client, sub, query, token.asked, (token.generation, version))
+            case Resume(client, sub, query, token, version, rights):
+                known = token.generation, version, token.asked.rights
+                self._subscribe(client, sub, query, replace(token.asked, rights=rights), known)
             case Unsubscribe(client, sub):
                 held = self._clients.get(client)
                 if held is not None and sub in held.subs:
@@ -136,19 +108,20 @@ class Hub:
         return self._flushed()
 
     def _flushed(self) -> list[Instruction]:
-        sends = [Send(client, tuple(texts)) for client, texts in self._outbox.items()]
         done, self._done = self._done, []
-        self._outbox.clear()
         leaves = [each for each in done if isinstance(each, Disconnect)]
-        return [*(each for each in done if not isinstance(each, Disconnect)), *sends, *leaves]
+        return [*(each for each in done if not isinstance(each, Disconnect)), *self._sender.flushed(), *leaves]
 
     # Subscriptions come and go.
 
-    def _subscribe(self, name: str, sub: str, query: LiveQuery, asked: Asked, known: tuple[int, int] | None) -> None:
+    def _subscribe(
+        self, name: str, sub: str, query: LiveQuery, asked: Asked, known: tuple[int, int, str] | None
+    ) -> None:
+        """Add a subscription; of a resumed one the generation, the version and the rights that it had are known."""
         client = self._clients.setdefault(name, Client(name))
         if sub in client.subs:
             problem = PipelineError(f"there is a subscription {sub!r} already", "choose another name for sub")
-            self._outbox[name].append(message.to(sub, message.error(problem)))
+            self._sender.tell(name, sub, message.error(problem))
             return
         view = self._views.get(query.shape.view)
         if view is None:
@@ -173,8 +146,8 @@ class Hub:
     def _begin(self, view: Followed, sub: Subscriber) -> None:
         """Send a snapshot: at once if the rows are held, else when they have been read."""
         sub.phase, state = Phase.WAITING, sub.result.state
-        if isinstance(state, SortedState) and sub.result.is_started and not state.is_stale:
-            self._send_snapshot(view, sub, ((entry.id, entry.text) for entry in state.shown))
+        if isinstance(state, SortedState) and sub.result.is_started and not sub.result.is_stale:
+            self._send_snapshot(view, sub, state.shown, view.version_of(sub.result))
         else:
             view.wanted[sub.result.query] = sub.result
 
@@ -185,7 +158,8 @@ class Hub:
         del client.subs[sub.name]
         client.held -= len(sub.pending)
         if not client.subs:
-            self._clients.pop(client.name, None)
+            del self._clients[client.name]
+            self._sender.forget(client)
         del result.subs[sub]
         view = self._views[result.query.shape.view]
         view.forget(sub)
@@ -197,23 +171,28 @@ class Hub:
         view.wanted.pop(result.query, None)
         if not view.results:
             del self._views[view.name]
-            if view.generation is not None:
+            if view.is_followed:
                 self._done.append(Unfollow(view.name))
 
     def _gone(self, name: str) -> None:
         client = self._clients.get(name)
         for sub in list(client.subs.values()) if client else ():
             self._drop(sub)
-        self._outbox.pop(name, None)
+        self._sender.untold(name)
 
     def _close(self, sub: Subscriber, reason: str) -> None:
-        self._tell(sub, message.closed(reason, self._token(sub)))
+        self._tell(sub, message.closed(reason, self._sender.token(self._view_of(sub), sub)))
         self._drop(sub)
 
-    def _token(self, sub: Subscriber) -> str:
-        view = self._views[sub.result.query.shape.view]
-        generation = sub.generation if view.generation is None else view.generation
-        return seal(Token(sub.asked, generation, sub.at), self._secret)
+    def _tell(self, sub: Subscriber, body: str) -> None:
+        self._sender.tell(sub.client.name, sub.name, body)
+
+    def _view_of(self, sub: Subscriber) -> Followed:
+        return self._views[sub.result.query.shape.view]
+
+    def _send_snapshot(self, view: Followed, sub: Subscriber, shown: Shown, version: int) -> None:
+        self._sender.snapshot(view, sub, ((entry.id, entry.text) for entry in shown), version)
+        self._check_end(view, sub)
 
     # Reads.
 
@@ -234,6 +213,7 @@ class Hub:
             return
         if view.generation is None:
             view.generation, view.version, view.began = event.generation, event.version, event.version
+            view.is_followed = True
             self._done.append(Follow(view.name, event.version))
         view.reading = None
         for read, table in zip(view.reads, event.tables, strict=True):
@@ -271,15 +251,14 @@ class Hub:
             view.grid.add(result.handle, result.query)
         elif isinstance(state, SortedState):
             result.since = max(result.since, version)
-        if isinstance(state, SortedState) and state.is_stale:
+        if result.is_stale:
             view.wanted[result.query] = result
             return
         at = max(view.version, version)
         for sub in list(result.subs):
             match sub.phase:
                 case Phase.WAITING:
-                    sub.at = at
-                    self._send_snapshot(view, sub, [(entry.id, entry.text) for entry in shown], at)
+                    self._send_snapshot(view, sub, shown, at)
                 case Phase.RESUMING:
                     self._try_resume(view, sub)
                 case Phase.LIVE:
@@ -293,10 +272,10 @@ class Hub:
             return
         if view.version_of(sub.result) < sub.at:
             sub.shown = sub.result.state.shown
-        elif self._holds(sub):
-            self._hold(sub, {})
+        elif self._sender.holds(sub):
+            self._sender.hold(sub, {})
         else:
-            self._send_state(view, sub)
+            self._sender.state(view, sub)
             self._check_end(view, sub)
 
     def _failed(self, name: str, number: int, error: MillraceError) -> None:
@@ -331,10 +310,11 @@ class Hub:
 
     # Resuming.
 
-    def _resume(self, view: Followed, sub: Subscriber, generation: int, version: int) -> None:
+    def _resume(self, view: Followed, sub: Subscriber, generation: int, version: int, rights: str) -> None:
         sub.phase, sub.generation, sub.at = Phase.RESUMING, generation, version
-        if view.generation is not None and view.generation != generation:
-            self._refetch(sub, "the view was computed anew")
+        is_new = view.generation is not None and view.generation != generation
+        if is_new or rights != sub.asked.rights:
+            self._refetch(sub, "the view was computed anew" if is_new else "the rights have changed")
             self._begin(view, sub)
             return
         self._read_changes(view, sub)
@@ -364,7 +344,7 @@ class Hub:
     def _try_resume(self, view: Followed, sub: Subscriber) -> None:
         """Send what has changed since the version of a client, if both the changes and the result are known."""
         result, state = sub.result, sub.result.state
-        if sub.missed is None or not result.is_started or _is_stale(sub):
+        if sub.missed is None or not result.is_started or result.is_stale:
             return
         if sub.generation != view.generation:
             self._refetch(sub, "the view was computed anew")
@@ -385,8 +365,6 @@ class Hub:
             changes.step(places, result.query.shape, step, now)
         merged(step, view.missed([result], until).get(result.handle, {}))
         view.forget(sub)
-        self._live(sub)
-        sub.shown = state.shown if isinstance(state, SortedState) else ()
         if isinstance(state, SortedState):
             before = state.before(step) if sub.at <= now else state.shown
             if before is None:
@@ -396,10 +374,9 @@ class Hub:
             found = difference(before, state.shown)
         else:
             found = plain_difference(step)
-        version = max(now, sub.at)
-        self._tell(sub, message.ready(sub.at, self._token(sub)))
+        self._sender.ready(view, sub)
         if sub.at < now:
-            self._send_difference(view, sub, found, version)
+            self._sender.body(view, sub, body_of(sub.asked.form, found, now), now)
         self._check_end(view, sub)
 
     # Changes.
@@ -448,10 +425,10 @@ class Hub:
         """Take a result to a version, and tell its subscriptions."""
         state = result.state
         before = state.shown if isinstance(state, SortedState) else ()
-        if isinstance(state, SortedState) and state.is_stale:
+        if result.is_stale:
             return
         changed = state.take(step)
-        if isinstance(state, SortedState) and state.is_stale:
+        if result.is_stale:
             view.wanted[result.query] = result
             return
         if not changed:
@@ -461,83 +438,39 @@ class Hub:
         for sub in list(result.subs):
             if sub.phase is not Phase.LIVE:
                 continue
+            form = sub.asked.form
             if version <= sub.at:
                 sub.shown = state.shown if isinstance(state, SortedState) else ()
-            elif self._holds(sub) or sub.is_behind:
-                self._hold(sub, step)
-            else:
-                if sub.asked.form not in bodies:
-                    bodies[sub.asked.form] = self._body(view, sub, found, version)
-                self._send_body(view, sub, bodies[sub.asked.form], version)
-
-    def _holds(self, sub: Subscriber) -> bool:
-        return sub.client.backlog > self._limits.backlog or self._now < sub.due
-
-    def _hold(self, sub: Subscriber, step: Step) -> None:
-        """Hold changes back; of each row only the latest."""
-        if not sub.is_behind:
-            sub.is_behind = True
-            if self._now < sub.due:
-                heappush(self._due, (sub.due, next(self._numbers), sub))
-        if not sub.result.query.is_sorted:
-            sub.client.held -= len(sub.pending)
-            merged(sub.pending, step)
-            sub.client.held += len(sub.pending)
-        if sub.client.held > self._limits.most_held:
-            self._disconnect(sub.client, "too many changes wait to be sent")
+            elif not self._sender.holds(sub) and not sub.is_behind:
+                bodies[form] = bodies[form] if form in bodies else body_of(form, found, version)
+                self._sender.body(view, sub, bodies[form], version)
+            elif self._sender.hold(sub, step):
+                self._disconnect(sub.client, "too many changes wait to be sent")
 
     # Time, and slow clients.
 
     def _tick(self, now: int) -> None:
-        self._now = now
-        while self._due and self._due[0][0] <= now:
-            self._catch_up(heappop(self._due)[2])
-        for client in [each for each in self._clients.values() if each.slow_since is not None]:
-            if client.slow_since is not None and now - client.slow_since > self._limits.patience:
-                self._disconnect(client, "the client reads too slowly")
-        for _ in range(min(_AT_ONCE, len(self._idle))):
-            sub = self._idle[0]
-            if sub.phase is not Phase.GONE and now - sub.heard < self._limits.idle:
-                break
-            self._idle.popleft()
-            if sub.phase is Phase.GONE:
-                continue
-            self._idle.append(sub)
-            if sub.phase is Phase.LIVE and not sub.is_behind and not _is_stale(sub) and not self._holds(sub):
-                self._still(self._view_of(sub), sub)
-            sub.heard = now
-
-    def _still(self, view: Followed, sub: Subscriber) -> None:
-        """Tell an idle subscription of progress, unless its snapshot is of a version that the result has yet to reach."""
-        version = view.version_of(sub.result)
-        if version >= sub.at:
-            self._progress(view, sub, version)
-
-    def _view_of(self, sub: Subscriber) -> Followed:
-        return self._views[sub.result.query.shape.view]
+        self._sender.now = now
+        for sub in self._sender.due():
+            self._sender.state(self._view_of(sub), sub)
+        for client in self._sender.hopeless():
+            self._disconnect(client, "the client reads too slowly")
+        for sub in self._sender.idle():
+            view = self._view_of(sub)
+            version = view.version_of(sub.result)
+            if version >= sub.at:  # else the result has yet to reach the version of the snapshot
+                self._sender.progress(view, sub, version)
 
     def _backlog(self, name: str, messages: int) -> None:
         client = self._clients.get(name)
         if client is None:
             return
-        client.backlog = messages
-        if messages > self._limits.backlog:
-            client.slow_since = self._now if client.slow_since is None else client.slow_since
-            if messages > self._limits.backlog * 20 + _EACH * len(client.subs):
-                self._disconnect(client, "too many messages wait to be sent")
+        if self._sender.backlog(client, messages):
+            self._disconnect(client, "too many messages wait to be sent")
             return
-        client.slow_since = None
-        for sub in list(client.subs.values()):
-            self._catch_up(sub)
-
-    def _catch_up(self, sub: Subscriber) -> None:
-        """Send what was held back, if it is time; a result that is being read again is sent then."""
-        if sub.phase is not Phase.LIVE or not sub.is_behind or _is_stale(sub):
-            return
-        if not self._holds(sub):
-            self._send_state(self._view_of(sub), sub)
-        elif self._now < sub.due:
-            heappush(self._due, (sub.due, next(self._numbers), sub))
+        for sub in client.subs.values():
+            if self._sender.is_ready(sub):
+                self._sender.state(self._view_of(sub), sub)
 
     def _disconnect(self, client: Client, reason: str) -> None:
         for sub in list(client.subs.values()):
@@ -557,78 +490,10 @@ class Hub:
             self._finish(view, sub)
 
     def _finish(self, view: Followed, sub: Subscriber) -> None:
-        if sub.phase is not Phase.LIVE or _is_stale(sub):
+        if sub.result.is_stale:
             return
         if sub.is_behind:
-            self._send_state(view, sub)
+            self._sender.state(view, sub)
+        elif sub.at < view.version_of(sub.result):
+            self._sender.progress(view, sub, view.version_of(sub.result))
         self._close(sub, "up_to")
-
-    # Messages.
-
-    def _tell(self, sub: Subscriber, body: str) -> None:
-        self._outbox[sub.client.name].append(message.to(sub.name, body))
-
-    def _send_snapshot(
-        self, view: Followed, sub: Subscriber, rows: Iterable[tuple[str, str]], at: int | None = None
-    ) -> None:
-        sub.at = view.version_of(sub.result) if at is None else at
-        found = list(rows)
-        if sub.asked.form != "invalidate":
-            for start in range(0, max(len(found), 1), _PART):
-                part = found[start : start + _PART]
-                self._tell(sub, message.snapshot(sub.result.query.shape.columns, sub.is_sorted, start, part))
-        self._tell(sub, message.ready(sub.at, self._token(sub)))
-        self._live(sub)
-        state = sub.result.state
-        sub.shown = state.shown if isinstance(state, SortedState) else ()
-        self._sent(sub, sub.at)
-        self._check_end(view, sub)
-
-    def _live(self, sub: Subscriber) -> None:
-        sub.phase = Phase.LIVE
-        if not sub.is_watched:
-            sub.is_watched = True
-            self._idle.append(sub)
-
-    def _send_state(self, view: Followed, sub: Subscriber) -> None:
-        """Send how the result differs from the state that was last sent."""
-        state = sub.result.state
-        found = difference(sub.shown, state.shown) if isinstance(state, SortedState) else plain_difference(sub.pending)
-        sub.client.held -= len(sub.pending)
-        sub.pending = {}
-        self._send_difference(view, sub, found, view.version_of(sub.result))
-
-    def _send_difference(self, view: Followed, sub: Subscriber, found: Difference, version: int) -> None:
-        self._send_body(view, sub, self._body(view, sub, found, version), version)
-
-    def _body(self, view: Followed, sub: Subscriber, found: Difference, version: int) -> str:
-        if not found:
-            return ""
-        match sub.asked.form:
-            case "diff":
-                return message.batch(version, found)
-            case "upsert":
-                return message.upsert(version, found)
-            case _:
-                return message.invalidate(version)
-
-    def _send_body(self, view: Followed, sub: Subscriber, body: str, version: int) -> None:
-        if body:
-            self._tell(sub, body)
-        self._progress(view, sub, version)
-
-    def _progress(self, view: Followed, sub: Subscriber, version: int) -> None:
-        state = sub.result.state
-        self._tell(sub, message.progress(version, view.watermark, state.rows, state.checksum(sub.is_sorted)))
-        sub.shown = state.shown if isinstance(state, SortedState) else ()
-        self._sent(sub, version)
-
-    def _sent(self, sub: Subscriber, version: int) -> None:
-        sub.at, sub.heard, sub.is_behind = version, self._now, False
-        if sub.asked.min_interval:
-            sub.due = self._now + sub.asked.min_interval
-
-
-def _is_stale(sub: Subscriber) -> bool:
-    """Whether the result is being read again."""
-    return isinstance(sub.result.state, SortedState) and sub.result.state.is_stale

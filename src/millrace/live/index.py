@@ -4,6 +4,7 @@ An index holds numbers of queries. Adding one costs microseconds, however many t
 are next searched, and the latest ones apart from the rest.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -16,6 +17,8 @@ from millrace.live.ordering import Key, numbers
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Pairs: TypeAlias = tuple[Numbers, Numbers]
 """Places of rows, and numbers of queries, side by side."""
+Range: TypeAlias = tuple[Key | None, Key | None]
+"""The least and the largest key, both included; None is an open end."""
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 _LEAST_MERGED = 1_024
 
@@ -59,6 +62,10 @@ class EqualityIndex:
             elif held == number:
                 del self._queries[each]
 
+    def get(self, key: tuple[Key | None, ...]) -> int | set[int] | None:
+        """The query or the queries under a key."""
+        return self._queries.get(key)  # type: ignore[arg-type]  # a key with None is never found
+
     def find(self, columns: Sequence[Sequence[Key | None]]) -> Pairs:
         """The rows, by their keys, with the queries that want them."""
         rows: list[int] = []
@@ -75,6 +82,74 @@ class EqualityIndex:
                 rows.extend([place] * len(held))
                 queries.extend(held)
         return np.array(rows, np.int64), np.array(queries, np.int64)
+
+
+_LARGE = 64
+"""With more queries than this under one key, their ranges are sorted."""
+
+
+class EqualRangeIndex:
+    """Queries by the values that columns must equal, and among many of them by the range of another value.
+
+    It finds candidates: under a key with few queries all of them, and perhaps queries that were removed.
+    """
+
+    def __init__(self) -> None:
+        self._equal = EqualityIndex()
+        self._ranges: dict[int, Range] = {}
+        self._sorted: dict[tuple[Key, ...], RangeIndex] = {}
+        self._gone: dict[tuple[Key, ...], int] = {}
+        """How many queries under a key were removed since its ranges were sorted."""
+
+    def add(self, number: int, keys: Sequence[Sequence[Key]], range: Range) -> None:
+        """Add a query."""
+        self._equal.add(number, keys)
+        self._ranges[number] = range
+        for each in product(*keys):
+            if each in self._sorted:
+                self._sorted[each].add(number, *range)
+
+    def remove(self, number: int, keys: Sequence[Sequence[Key]]) -> None:
+        """Remove a query that was added with these keys."""
+        self._equal.remove(number, keys)
+        del self._ranges[number]
+        for each in product(*keys):
+            if each not in self._sorted:
+                continue
+            self._gone[each] = self._gone.get(each, 0) + 1
+            held = self._equal.get(each)
+            if not isinstance(held, set) or self._gone[each] > len(held):  # it is sorted again when it is searched
+                del self._sorted[each], self._gone[each]
+
+    def find(self, columns: Sequence[Sequence[Key | None]], values: Sequence[Key | None]) -> Pairs:
+        """The rows, by their keys and values, with queries that may want them."""
+        rows: list[int] = []
+        queries: list[int] = []
+        many: dict[tuple[Key, ...], list[int]] = defaultdict(list)
+        for place, key in enumerate(zip(*columns, strict=True)):
+            held = self._equal.get(key)
+            if isinstance(held, int):
+                rows.append(place)
+                queries.append(held)
+            elif held is not None and len(held) > _LARGE:
+                many[key].append(place)
+            elif held is not None:
+                rows.extend([place] * len(held))
+                queries.extend(held)
+        found = [(np.array(rows, np.int64), np.array(queries, np.int64))]
+        for key, places in many.items():
+            at, matched = self._within(key).find([values[place] for place in places])
+            found.append((np.array(places, np.int64)[at], matched))
+        return joined(found)
+
+    def _within(self, key: tuple[Key, ...]) -> "RangeIndex":
+        index = self._sorted.get(key)
+        if index is None:
+            index = self._sorted[key] = RangeIndex()
+            held = self._equal.get(key)
+            for number in held if isinstance(held, set) else ():
+                index.add(number, *self._ranges[number])
+        return index
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ Queries whose conditions differ only in constants form a group. A group looks up
 the constants, and evaluates what the index does not decide over the remaining pairs of a row and a query, all at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -12,9 +12,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.live.condition import FLIPPED, Call, Condition, Constant, Slot, conjuncts, has_slot, walk
-from millrace.live.evaluate import arrow_type_of, columns, evaluate, truth
-from millrace.live.index import EqualityIndex, Numbers, Pairs, RangeIndex, joined, nothing
+from millrace.live.condition import FLIPPED, Call, Condition, Constant, Slot, columns_of, conjuncts, has_slot, walk
+from millrace.live.evaluate import arrow_type_of, columns, evaluate
+from millrace.live.index import (
+    HIGHEST,
+    LOWEST,
+    EqualityIndex,
+    EqualRangeIndex,
+    Numbers,
+    Pairs,
+    Range,
+    RangeIndex,
+    joined,
+    nothing,
+)
 from millrace.live.ordering import Key, key_of, keys_of
 from millrace.live.query import LiveQuery
 from millrace.model.types import is_decimal
@@ -42,7 +53,7 @@ class _Plan:
     """What a row decides without a query."""
     equal: tuple[_Bound, ...]
     within: tuple[_Bound, ...]
-    """Bounds of one expression; used only where nothing must be equal."""
+    """Bounds of one expression."""
     rest: Condition | None
     """What is left to evaluate for pairs of a row and a query."""
 
@@ -54,8 +65,8 @@ def _planned(condition: Condition | None) -> _Plan:
     lists = [bound for bound in bounds if bound.name == "in"]  # a query is entered once for each member of one list
     equal = (*(bound for bound in bounds if bound.name == "eq"), *lists[:1])
     ranges = [bound for bound in bounds if bound.name in ("lt", "le", "gt", "ge")]
-    within = tuple(each for each in ranges if not equal and each.expression == ranges[0].expression)
-    # An index decides equality, and ranges of numbers; one range has one lower and one upper end.
+    within = tuple(each for each in ranges if each.expression == ranges[0].expression)
+    # An index decides equality, or ranges of numbers alone; one range has one lower and one upper end.
     exact = len({each.name[0] for each in within}) == len(within) and all(each.slot.type != "STRING" for each in within)
     decided = {bound.whole for bound in (equal or (within if exact else ()))}
     rest = [part for part in parts if has_slot(part) and part not in decided]
@@ -83,6 +94,7 @@ class _Group:
 
     def __init__(self, condition: Condition | None) -> None:
         self.plan = _planned(condition)
+        self.columns = columns_of(condition)
         self.handles = np.full(16, -1, np.int64)
         """The handle of each query; -1 for one that was removed."""
         self.live = 0
@@ -96,6 +108,7 @@ class _Group:
                     self._slots[part.number] = _SlotColumn(part.type)
         self._equal = EqualityIndex()
         self._within = RangeIndex()
+        self._both = EqualRangeIndex()
 
     def add(self, handle: int, constants: tuple[Constant, ...]) -> int:
         """Add a query; returns its number."""
@@ -107,17 +120,24 @@ class _Group:
         self.live += 1
         for place, column in self._slots.items():
             column.put(number, constants[place])
-        if self.plan.equal:
-            self._equal.add(number, self._equal_keys(constants))
+        keys, range = self._equal_keys(constants), self._range(constants)
+        if range is None:
+            pass  # no row is within
+        elif self.plan.equal and self.plan.within:
+            self._both.add(number, keys, range)
+        elif self.plan.equal:
+            self._equal.add(number, keys)
         elif self.plan.within:
-            self._add_range(number, constants)
+            self._within.add(number, *range)
         return number
 
     def remove(self, number: int, constants: tuple[Constant, ...]) -> None:
         """Remove a query."""
         self.handles[number] = -1
         self.live -= 1
-        if self.plan.equal:
+        if self.plan.equal and self.plan.within and self._range(constants) is not None:
+            self._both.remove(number, self._equal_keys(constants))
+        elif self.plan.equal:
             self._equal.remove(number, self._equal_keys(constants))
 
     @property
@@ -125,47 +145,46 @@ class _Group:
         """Whether most of its numbers are of removed queries, so that it is worth making it again."""
         return self._many > 1_000 and self.live * 2 < self._many
 
-    def find(self, rows: pa.Table) -> Pairs:
+    def find(self, rows: "_Batch") -> Pairs:
         """The places of rows and the handles of queries that want them."""
-        places: Numbers = np.arange(len(rows))
-        if self.plan.alone is not None:
-            kept = truth(self.plan.alone, rows, ())
-            places = np.flatnonzero(kept.to_numpy(zero_copy_only=False))
-            rows = rows.take(pa.array(places))
-        if not len(rows):
+        if self.plan.alone is None:
+            return joined(self._decided(rows, pairs) for pairs in self._candidates(rows))
+        kept = evaluate(self.plan.alone, rows.values, ()).fill_null(False)
+        places = np.flatnonzero(kept.to_numpy(zero_copy_only=False))
+        if not len(places):
             return nothing()
-        return joined(self._decided(rows, places, pairs) for pairs in self._candidates(rows))
+        some = rows.take(places, self.columns)
+        at, handles = joined(self._decided(some, pairs) for pairs in self._candidates(some))
+        return places[at], handles
 
-    def _candidates(self, rows: pa.Table) -> list[Pairs]:
+    def _candidates(self, rows: "_Batch") -> list[Pairs]:
         """Pairs of rows and queries that may match, in pieces."""
-        values = columns(rows)
         if self.plan.equal:
-            found = [_keys(bound.expression, values) for bound in self.plan.equal]
+            found = [rows.keys(bound.expression) for bound in self.plan.equal]
+            if self.plan.within:
+                return _pieces(self._both.find(found, rows.keys(self.plan.within[0].expression)))
             return _pieces(self._equal.find(found))
         if self.plan.within:
-            return _pieces(self._within.find(_keys(self.plan.within[0].expression, values)))
+            return _pieces(self._within.find(rows.keys(self.plan.within[0].expression)))
         queries = np.flatnonzero(self.handles[: self._many] >= 0)
         at_once = max(_MOST_PAIRS // max(len(queries), 1), 1)
         return [
             (np.repeat(np.arange(start, stop), len(queries)), np.tile(queries, stop - start))
-            for start in range(0, len(rows), at_once)
-            for stop in [min(start + at_once, len(rows))]
+            for start in range(0, rows.many, at_once)
+            for stop in [min(start + at_once, rows.many)]
         ]
 
-    def _decided(self, rows: pa.Table, places: Numbers, pairs: Pairs) -> Pairs:
+    def _decided(self, rows: "_Batch", pairs: Pairs) -> Pairs:
         """The pairs that match, by the rest of the condition."""
         at, queries = pairs
         alive = self.handles[queries] >= 0
         at, queries = at[alive], queries[alive]
         if self.plan.rest is not None and len(at):
             slots = {number: column.take(queries) for number, column in self._slots.items()}
-            # Only the columns of the condition are taken.
-            names = [part.name for part in walk(self.plan.rest) if not isinstance(part, Slot | Call)]
-            taken = columns(rows.select(list(dict.fromkeys(names))).take(pa.array(at)))
-            holds = evaluate(self.plan.rest, taken, slots)
+            holds = evaluate(self.plan.rest, rows.take(at, self.columns).values, slots)
             matched = holds.fill_null(False).to_numpy(zero_copy_only=False)
             at, queries = at[matched], queries[matched]
-        return places[at], self.handles[queries]
+        return at, self.handles[queries]
 
     def _equal_keys(self, constants: tuple[Constant, ...]) -> list[list[Key]]:
         """For each column, the keys that it may have."""
@@ -177,26 +196,43 @@ class _Group:
             found.append([key for key in keys if key is not None])
         return found
 
-    def _add_range(self, number: int, constants: tuple[Constant, ...]) -> None:
+    def _range(self, constants: tuple[Constant, ...]) -> Range | None:
+        """The range of a query; None if nothing is within."""
         low: Any = None
         high: Any = None
         for bound in self.plan.within:
             value = constants[bound.slot.number]
             key: Any = None if isinstance(value, tuple) else key_of(value, bound.slot.type)
             if key is None:
-                return  # a comparison with NULL is never true
+                return None  # a comparison with NULL is never true
             if isinstance(key, int) and bound.name in ("gt", "lt"):
                 key += 1 if bound.name == "gt" else -1
             if bound.name in ("gt", "ge"):
                 low = key if low is None else max(low, key)
             else:
                 high = key if high is None else min(high, key)
-        if not (isinstance(low, int) and low >= 2**63) and not (isinstance(high, int) and high < -(2**63)):
-            self._within.add(number, low, high)
+        beyond = (isinstance(low, int) and low > HIGHEST) or (isinstance(high, int) and high < LOWEST)
+        return None if beyond else (low, high)
 
 
-def _keys(expression: Condition, values: dict[str, pa.Array]) -> list[Key | None]:
-    return keys_of(evaluate(expression, values, ()), expression.type)
+class _Batch:
+    """Rows that are matched, by column; keys of an expression are computed once for all groups."""
+
+    def __init__(self, values: Mapping[str, pa.Array], many: int) -> None:
+        self.values, self.many = values, many
+        self._keys: dict[Condition, list[Key | None]] = {}
+
+    def keys(self, expression: Condition) -> list[Key | None]:
+        """The keys of an expression, for each row."""
+        found = self._keys.get(expression)
+        if found is None:
+            found = self._keys[expression] = keys_of(evaluate(expression, self.values, ()), expression.type)
+        return found
+
+    def take(self, places: Numbers, names: Sequence[str]) -> "_Batch":
+        """Some of the rows, with these columns."""
+        at = pa.array(places)
+        return _Batch({name: self.values[name].take(at) for name in names}, len(places))
 
 
 def _pieces(pairs: Pairs) -> list[Pairs]:
@@ -272,7 +308,8 @@ class Matcher:
 
     def match(self, rows: pa.Table) -> Pairs:
         """The places of rows and the handles of the queries that want them, in no order."""
-        return joined([group.find(rows) for group in self._groups.values()])
+        batch = _Batch(columns(rows), len(rows))
+        return joined([group.find(batch) for group in self._groups.values()]) if len(rows) else nothing()
 
     def _name(self, query: LiveQuery) -> str:
         name = self._names.get(query.shape.text)

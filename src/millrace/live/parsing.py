@@ -17,12 +17,13 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from millrace.live.condition import Condition, Constant
+from millrace.live.constant import Given, Source, kind_of_parameter, source_of, unsupported, used
 from millrace.live.query import LiveQuery, LiveView, Ordering, QueryShape, query_shape
-from millrace.live.reading import Given, Reader, Source, column_named, kind_of_parameter, source_of, unsupported, used
+from millrace.live.reading import Reader, column_named
 from millrace.model.errors import PipelineError, shown
 from millrace.views.asked import no_view
 
-_LONGEST = 100_000
+_LONGEST = 20_000
 """The longest text of a query."""
 _EXAMPLE = "write it like SELECT a, b FROM view WHERE a > 1 ORDER BY b DESC LIMIT 10"
 _CLAUSES = {
@@ -59,9 +60,10 @@ def parse(sql: str, views: Mapping[str, LiveView], params: Sequence[Any] = ()) -
     if not isinstance(params, list | tuple):
         raise PipelineError(f"params must be a list, not {shown(params)}")
     kinds = tuple(kind_of_parameter(number, value) for number, value in enumerate(params, 1))
-    view = _view(sql, views)
-    prepared = _prepare(sql, view, kinds)
-    return prepared.bind(params)
+    try:
+        return _prepare(sql, _view(sql, views), kinds).bind(params)
+    except RecursionError:
+        raise PipelineError("the query is nested too deeply") from None
 
 
 def parse_filter(text: str, view: LiveView) -> tuple[Condition, tuple[Constant, ...]]:
@@ -84,7 +86,7 @@ def _view(sql: str, views: Mapping[str, LiveView]) -> LiveView:
     return views[found[0]]
 
 
-@lru_cache(10_000)
+@lru_cache(2_000)
 def _named(sql: str) -> tuple[str, bool]:
     """The name of the view that a query reads, and whether it is quoted."""
     select = _selected(sql)
@@ -101,7 +103,7 @@ def _named(sql: str) -> tuple[str, bool]:
     return table.name, bool(table.this.args.get("quoted"))
 
 
-@lru_cache(10_000)
+@lru_cache(2_000)
 def _prepare(sql: str, view: LiveView, kinds: tuple[str, ...]) -> Prepared:
     select = _selected(sql)
     for name, value in select.args.items():
@@ -127,8 +129,6 @@ def _selected(sql: str) -> exp.Select:
     except SqlglotError as error:
         reason = str(error).splitlines()[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
         raise PipelineError(f"the query does not parse: {reason}", _EXAMPLE) from None
-    except RecursionError:
-        raise PipelineError("the query is nested too deeply") from None
     if not isinstance(tree, exp.Select):
         kind = type(tree).__name__.upper()
         raise PipelineError(f"a live query is one SELECT; {kind} is not supported", _EXAMPLE)

@@ -1,9 +1,6 @@
 """Reads the parser's tree of a condition as a typed tree, by an allow-list of nodes and of their arguments."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from sqlglot import exp
@@ -13,52 +10,31 @@ from millrace.live.condition import (
     Call,
     ColumnOf,
     Condition,
-    Constant,
     Operation,
     Slot,
-    Value,
     type_in_condition,
 )
+from millrace.live.constant import (
+    ACCEPTED,
+    ALONE,
+    SHOWN,
+    Given,
+    Source,
+    as_sql,
+    converted,
+    source_of,
+    unsupported,
+    used,
+    wider,
+)
 from millrace.live.query import LiveView
-from millrace.model.errors import PipelineError, shown, unknown_option
-from millrace.model.types import decimal_of, is_decimal
+from millrace.model.errors import PipelineError, unknown_option
+from millrace.model.types import is_decimal
 
 _DEEPEST = 4
 """How deep arithmetic may be nested: its SQL grows with each level."""
 _MOST_PARTS = 200
 """The largest number of operators in a condition."""
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A constant as it is written: a literal, or the number of a parameter."""
-
-    literal: Any
-    kind: str
-    """`int`, `float`, `str`, `bool` or `none`."""
-    parameter: int | None = None
-    negative: bool = False
-
-    def value(self, params: Sequence[Any]) -> Any:
-        """Its value, with these parameters. A number with a decimal point is a Decimal."""
-        value = self.literal if self.parameter is None else params[self.parameter - 1]
-        if self.kind == "float" and isinstance(value, float):
-            value = Decimal(repr(value))
-        return -value if self.negative else value
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where the value of a slot comes from, and the type that it has there."""
-
-    given: Given | tuple[Given, ...]
-    type: str
-
-    def constant(self, params: Sequence[Any]) -> Constant:
-        """The value of the slot."""
-        if isinstance(self.given, tuple):
-            return tuple(dict.fromkeys(_converted(each.value(params), self.type) for each in self.given))
-        return _converted(self.given.value(params), self.type)
 
 
 class _Kind(NamedTuple):
@@ -113,11 +89,11 @@ class Reader:
     def slot(self, given: Given | tuple[Given, ...], type: str, tree: exp.Expr) -> Slot:
         """A slot for a constant, or for a list of them. Refuses a constant that is not of the type."""
         for each in given if isinstance(given, tuple) else (given,):
-            if each.kind not in _ACCEPTED[type.split("(")[0]]:
-                problem = f"{as_sql(tree)} compares {type} with {_SHOWN[each.kind]}"
+            if each.kind not in ACCEPTED[type.split("(")[0]]:
+                problem = f"{as_sql(tree)} compares {type} with {SHOWN[each.kind]}"
                 raise PipelineError(problem, "write a constant of the same type")
             if each.parameter is None:
-                _converted(each.value(()), type)
+                converted(each.value(()), type)
         self.sources.append(Source(given, type))
         return Slot(len(self.sources) - 1, type)
 
@@ -155,7 +131,7 @@ class Reader:
     def alike(self, left: _Node, right: _Node, tree: exp.Expr) -> tuple[Condition, Condition]:
         """Two values with one type."""
         if isinstance(left, Given) and isinstance(right, Given):
-            type = _wider(_ALONE[left.kind], _ALONE[right.kind])
+            type = wider(ALONE[left.kind], ALONE[right.kind])
             type = type or "STRING"
             return self.slot(left, type, tree), self.slot(right, type, tree)
         if isinstance(left, Given):
@@ -172,55 +148,6 @@ class Reader:
         raise PipelineError(f"{as_sql(tree)} compares {left.type} with {right.type}", "compare values of one type")
 
 
-def source_of(tree: exp.Expr, kinds: tuple[str, ...]) -> Given | None:
-    """A constant; None if the node is something else."""
-    match tree:
-        case exp.Neg(this=exp.Literal(is_string=False) as literal):
-            given = source_of(literal, kinds)
-            return None if given is None else Given(given.literal, given.kind, None, True)
-        case exp.Paren(this=inner) if isinstance(inner, exp.Literal | exp.Neg):
-            return source_of(inner, kinds)
-        case exp.Literal(is_string=True):
-            return Given(tree.this, "str")
-        case exp.Literal():
-            return _number(tree)
-        case exp.Boolean():
-            return Given(bool(tree.this), "bool")
-        case exp.Null():
-            return Given(None, "none")
-        case exp.Cast(this=exp.Literal(is_string=True) as literal) if tree.args["to"].sql() in ("DATE", "TIMESTAMP"):
-            used(tree, "this", "to")
-            return Given(literal.this, tree.args["to"].sql().lower())
-        case exp.Column(this=exp.Identifier(this=str(name))) if name.startswith("$") and name[1:].isdecimal():
-            if tree.this.args.get("quoted"):
-                return None
-            number = int(name[1:])
-            if not 1 <= number <= len(kinds):
-                raise PipelineError(f"the query uses {name}, and has {len(kinds)} parameters", "pass its value")
-            return Given(None, kinds[number - 1], number)
-    return None
-
-
-def _number(tree: exp.Literal) -> Given:
-    text = tree.this
-    if text.isdecimal():
-        return Given(int(text), "int")
-    try:
-        return Given(Decimal(text), "float")
-    except InvalidOperation:
-        raise unsupported(tree, "write a decimal number") from None
-
-
-def kind_of_parameter(number: int, value: object) -> str:
-    """The kind of a parameter."""
-    if isinstance(value, float) and value - value != 0:
-        raise PipelineError(f"parameter ${number} is {value}, which is not a number to compare with")
-    kinds = {bool: "bool", int: "int", float: "float", str: "str", type(None): "none"}
-    if type(value) not in kinds:
-        raise PipelineError(f"parameter ${number} must be text, a number, a boolean or null, not {shown(value)}")
-    return kinds[type(value)]
-
-
 def column_named(tree: exp.Column, view: LiveView) -> str:
     """The name of a column as the view spells it: as written if it is quoted, in any case if not."""
     used(tree, "this", "table")
@@ -235,104 +162,6 @@ def column_named(tree: exp.Column, view: LiveView) -> str:
             if each.lower() == name.lower():
                 return each
     raise unknown_option("column", name, view.columns.names)
-
-
-def used(tree: exp.Expr, *names: str) -> None:
-    """Refuse a node that has other arguments than these."""
-    for name, value in tree.args.items():
-        if name not in names and value not in (None, False, []):
-            raise unsupported(tree, f"{name.strip('_').upper()} of {type(tree).__name__.upper()} is not known here")
-
-
-def unsupported(tree: exp.Expr, advice: str | None = None) -> PipelineError:
-    """The error for a part of a query."""
-    known = "use comparisons, AND, OR, NOT, IN, BETWEEN, LIKE, IS NULL and + - * / % over columns and constants"
-    return PipelineError(f"{as_sql(tree)} is not supported in a live query", advice or known)
-
-
-def as_sql(tree: exp.Expr) -> str:
-    """A part as it is shown in an error."""
-    text = tree.sql()
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-# Constants.
-
-_ALONE = {
-    "int": "BIGINT", "float": "DOUBLE", "str": "STRING", "bool": "BOOLEAN", "none": "VOID", "date": "DATE",
-    "timestamp": "TIMESTAMP",
-}  # fmt: skip
-"""The type of a constant beside another one."""
-_ACCEPTED = {
-    "BIGINT": ("int", "none"),
-    "DOUBLE": ("int", "float", "none"),
-    "DECIMAL": ("int", "float", "none"),
-    "STRING": ("str", "none"),
-    "PATTERN": ("str", "none"),
-    "BOOLEAN": ("bool", "none"),
-    "DATE": ("str", "date", "none"),
-    "TIMESTAMP": ("str", "timestamp", "none"),
-}
-_SHOWN = {"int": "a number", "float": "a number", "str": "text", "bool": "a boolean", "none": "NULL"} | {
-    kind: f"a {kind}" for kind in ("date", "timestamp")
-}
-
-
-def _wider(left: str, right: str) -> str | None:
-    if "VOID" in (left, right):
-        return right if left == "VOID" and right != "VOID" else left if left != "VOID" else None
-    return "DOUBLE" if {left, right} == {"BIGINT", "DOUBLE"} else left
-
-
-def _converted(value: Any, type: str) -> Value:
-    """A constant as a value of a type."""
-    if value is None or type in ("STRING", "BOOLEAN"):
-        return value  # type: ignore[no-any-return]
-    if type == "BIGINT":
-        if not -(2**63) <= value < 2**63:
-            raise PipelineError(f"{value} is beyond BIGINT")
-        return int(value)
-    if type == "DOUBLE":
-        try:
-            double = float(value) + 0.0
-        except OverflowError:
-            double = float("inf")
-        if double - double != 0:
-            raise PipelineError(f"{shown(value)} is beyond DOUBLE")
-        return double
-    if is_decimal(type):
-        return _decimal(Decimal(value), type)
-    if type == "PATTERN":
-        if "\\" in value:
-            raise PipelineError(f"the pattern {value!r} contains a backslash, which databases read in two ways")
-        return str(value)
-    return _date(value) if type == "DATE" else _timestamp(value)
-
-
-def _decimal(value: Decimal, type: str) -> Decimal:
-    precision, scale = decimal_of(type)
-    rounded = value.quantize(Decimal(1).scaleb(-scale)) if abs(value) < 10**20 else Decimal(10) ** 20
-    if rounded != value:
-        raise PipelineError(f"{value} is not of type {type}", f"write it with at most {scale} decimals")
-    if abs(value) >= 10 ** (precision - scale):  # beyond every value of the column, but comparable
-        return (Decimal(10) ** (precision - scale)).copy_sign(value)
-    return rounded
-
-
-def _date(text: str) -> int:
-    try:
-        return (date.fromisoformat(text) - date(1970, 1, 1)).days
-    except ValueError:
-        raise PipelineError(f"{text!r} is not a date", "write it like '2024-01-31'") from None
-
-
-def _timestamp(text: str) -> int:
-    try:
-        at = datetime.fromisoformat(text)
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-    except (ValueError, OverflowError):
-        raise PipelineError(f"{text!r} is not a time", "write it like '2024-01-31 09:00:00'") from None
 
 
 # Nodes.
@@ -411,7 +240,7 @@ def _tested(reader: Reader, tree: exp.Is) -> Condition:
         stored = reader.view.columns.type_of(name)
         return ColumnOf(name, type_in_condition(stored) or "OTHER", stored)
     (node,) = reader.operands(tree, tree.this)
-    return reader.typed(node, _ALONE[node.kind].replace("VOID", "STRING"), tree) if isinstance(node, Given) else node
+    return reader.typed(node, ALONE[node.kind].replace("VOID", "STRING"), tree) if isinstance(node, Given) else node
 
 
 def _in(reader: Reader, tree: exp.In) -> Condition:
@@ -460,7 +289,7 @@ def _arithmetic(name: Operation) -> Callable[[Reader, exp.Expr], Condition]:
 def _neg(reader: Reader, tree: exp.Neg) -> Condition:
     (node,) = reader.operands(tree, tree.this)
     if isinstance(node, Given):
-        node = reader.typed(node, _ALONE[node.kind], tree)
+        node = reader.typed(node, ALONE[node.kind], tree)
     return _computed("neg", (node,), tree)
 
 

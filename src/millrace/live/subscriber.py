@@ -30,8 +30,8 @@ class Client:
     name: str
     subs: dict[str, "Subscriber"] = field(default_factory=dict)
     backlog: int = 0
-    slow_since: int | None = None
-    """Since when its messages are held back."""
+    slow_since: int = 0
+    """Since when it is slow, if it is."""
     held: int = 0
     """How many rows are held back for it."""
 
