@@ -69,14 +69,14 @@ def live_routes(live: LiveQueries) -> APIRouter:
         last = resume or request.headers.get("last-event-id")
         if last is None and sql is None:
             raise PipelineError("the request names no query", "add sql=SELECT ...")
-        said = None if last is None else _resumed(live, rights, last, sql is None)
+        said = None if last is None else _resumed(live, last, sql is None)
         if said is None:
             asked = {"form": form, "min_interval": min_interval, "up_to": up_to}
             said = _message({"type": "subscribe", "sql": sql, "params": _list(params), **asked})
         checked = read_message(said)
         if isinstance(checked, SubscribeMessage):
             await live.check(rights, checked)
-        elif isinstance(checked, ResumeMessage) and _is_over(live.token_of(rights, checked.token), checked.version):
+        elif isinstance(checked, ResumeMessage) and _is_over(live.token_of(checked.token), checked.version):
             return Response(status_code=_NOTHING)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         events = _events(live, rights, still_allowed(request.scope), said)
@@ -89,11 +89,11 @@ def _message(said: dict[str, Any]) -> str:
     return json.dumps({"sub": "events", **said})
 
 
-def _resumed(live: LiveQueries, rights: Rights, last: str, is_needed: bool) -> str | None:
+def _resumed(live: LiveQueries, last: str, is_needed: bool) -> str | None:
     """The message that goes on after the last event; None if its token is not valid, and another query is there."""
     version, _, token = last.partition(":")
     try:
-        live.token_of(rights, token)
+        live.token_of(token)
         if not (version.isascii() and version.isdigit() and len(version) <= _DIGITS):
             raise PipelineError("the id of the last event is not valid", "leave it out, and subscribe again")
     except PipelineError:
