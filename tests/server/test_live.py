@@ -17,12 +17,14 @@ from websockets.exceptions import ConnectionClosed
 
 import millrace
 from live_server import PATIENCE, LiveServer, Peer, Plays, eventually, live_server
+from millrace import CorruptError
 from millrace.eventlog.topics import Log
 from millrace.live.events import Changes, Event, Instruction
 from millrace.live.hub import Hub
 from millrace.live.sending import Limits
 from millrace.model.duration import SECOND
-from millrace.server import live_routes
+from millrace.server import live_queries, live_routes
+from millrace.server.live_queries import read_key
 from millrace.server.tokens import FILE, create, revoke
 from millrace.views.rights import Rights, Scope
 from millrace.views.store import open_store
@@ -510,3 +512,26 @@ def test_after_a_fault_of_the_hub_clients_connect_again_and_have_the_rows(
         assert not left
         plays.commit("a")
         eventually(lambda: {row["k"] for row in rows.rows} == {*"bcd"}, "changes are not told after a fault")
+
+
+def test_a_client_has_a_most_of_subscriptions_and_those_that_ended_do_not_count(
+    one: LiveServer, plays: Plays, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_queries, "_MOST_SUBSCRIPTIONS", 2)
+    for number in range(6):  # each ends by itself
+        peer.say(type="subscribe", sub=f"past {number}", sql=ALL.format(plays.view), up_to=0)
+        assert peer.until("closed")[-1]["reason"] == "up_to"
+    for sub in ("a", "b", "c"):
+        peer.say(type="subscribe", sub=sub, sql=ALL.format(plays.view))
+    assert "at most 2 subscriptions" in peer.until("error")[-1]["problem"]
+    assert one.live.figures["subscriptions"] == 2
+
+
+def test_a_key_is_made_once_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    key = read_key(tmp_path)
+    assert (len(key), read_key(tmp_path)) == (32, key)
+    assert (tmp_path / "live.key").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "live.key").write_bytes(key[:5])
+    with pytest.raises(CorruptError, match=r"live\.key is damaged; remove it"):
+        read_key(tmp_path)
+    assert len(read_key(tmp_path / "live.key")) == 32  # nothing can be written in a place that is no folder

@@ -67,6 +67,11 @@ class Hub:
         """Whether nothing is held."""
         return not self._views and not self._clients
 
+    def subscriptions(self, client: str) -> int:
+        """The number of subscriptions of a client."""
+        held = self._clients.get(client)
+        return 0 if held is None else len(held.subs)
+
     def on(self, event: Event) -> list[Instruction]:
         """Take in an event. Returns what is to be done, in order."""
         match event:

@@ -84,7 +84,6 @@ class LiveClient:
     """Set when it is to be disconnected."""
     is_refused: bool = False
     """Whether another attempt to connect would be refused, too."""
-    subs: set[str] = field(default_factory=set)
 
     def put(self, *messages: str) -> None:
         """Add messages to those that wait."""
@@ -156,7 +155,7 @@ class LiveQueries:
         clients = self._clients.values()
         return {
             "clients": len(clients),
-            "subscriptions": sum(len(client.subs) for client in clients),
+            "subscriptions": sum(self._hub.subscriptions(client.name) for client in clients),
             "waiting_messages": sum(len(client.waiting) for client in clients),
             "messages": self._messages,
             "changes": self._changes,
@@ -187,7 +186,6 @@ class LiveQueries:
             sub = said.sub
             await self._said(client, said)
         except MillraceError as error:
-            client.subs.discard(sub)
             client.put(message.to(sub, message.error(error)))
 
     async def check(self, rights: Rights, said: SubscribeMessage) -> None:
@@ -203,16 +201,15 @@ class LiveQueries:
             case SubscribeMessage(sub, sql, params, form, min_interval, up_to):
                 asked = Asked(sql, params, form, min_interval, up_to, name_of(client.rights))
                 query = await self._query(client.rights, asked)
-                self._count(client, sub)
+                self._check_number(client)
                 self._take(Subscribe(client.name, sub, query, asked))
             case ResumeMessage(sub, text, version):
                 token = self.token_of(text)
                 query = await self._query(client.rights, token.asked)
-                self._count(client, sub)
+                self._check_number(client)
                 at = token.version if version is None else max(version, token.version)
                 self._take(Resume(client.name, sub, query, token, at, name_of(client.rights)))
             case UnsubscribeMessage(sub):
-                client.subs.discard(sub)
                 self._take(Unsubscribe(client.name, sub))
             case _:
                 assert_never(said)
@@ -226,11 +223,9 @@ class LiveQueries:
         only = rights.row_filter(query.shape.view)
         return query if only is None else restricted(query, *parse_filter(only, readable[query.shape.view]))
 
-    @staticmethod
-    def _count(client: LiveClient, sub: str) -> None:
-        if sub not in client.subs and len(client.subs) >= _MOST_SUBSCRIPTIONS:
+    def _check_number(self, client: LiveClient) -> None:
+        if self._hub.subscriptions(client.name) >= _MOST_SUBSCRIPTIONS:
             raise PipelineError(f"a client has at most {_MOST_SUBSCRIPTIONS:,} subscriptions", "end some of them")
-        client.subs.add(sub)
 
     async def _known(self, seconds: float) -> Mapping[str, LiveView]:
         """The views, as they were at most so many seconds ago."""
@@ -372,14 +367,17 @@ def name_of(rights: Rights) -> str:
 
 
 def read_key(folder: Path) -> bytes:
-    """The key in a folder that signs resume tokens; it is made if there is none."""
+    """The key in a folder that signs resume tokens; it is made if there is none.
+
+    If the folder cannot be written, the key is of this process only, and a client that resumes after it reads anew.
+    """
     path = folder / KEY
     try:
         with suppress(FileExistsError):
             _write_new(path, secrets.token_bytes(32))
         key = path.read_bytes()
-    except OSError as error:
-        raise MachineError(f"cannot write {KEY}: {error.strerror}", "let the server write beside its log") from None
+    except OSError:
+        return secrets.token_bytes(32)
     if len(key) != 32:
         raise CorruptError(f"{KEY} is damaged", "remove it: clients then read their results anew")
     return key
