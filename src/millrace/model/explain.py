@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from millrace.model.duration import format_duration
 from millrace.model.operators import operator_of
 from millrace.model.query import Query
-from millrace.model.stream import Source, Stream, parents
+from millrace.model.stream import Answers, Source, Stream, parents
 from millrace.model.trigger import may_finish
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Step:
 
 def steps(pipeline: "Pipeline") -> tuple[Step, ...]:
     """The last step of each view and sink, with all its inputs."""
-    last = [Step("view", f"{name} ({query.schema})", (_of(query),)) for name, query in pipeline.views.items()]
+    last = [Step("view", f"{name} ({of.schema})", (_of(of),)) for name, of in pipeline.views.items()]
     last += [Step("sink", str(output.sink), (_of(output.of),)) for output in pipeline.sinks]
     return tuple(last)
 
@@ -57,6 +57,8 @@ def _of(node: Stream | Query) -> Step:
         return _of_query(node)
     operator = operator_of(node)
     source = node.name if isinstance(node, Source) else None
+    if isinstance(node, Answers):
+        return _of_query(node.query)
     return Step(operator.verb, operator.detail, tuple(map(_of, parents(node))), source)
 
 

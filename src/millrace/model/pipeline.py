@@ -11,8 +11,9 @@ from millrace.model.connectors import CustomSink
 from millrace.model.duration import Duration
 from millrace.model.errors import Place, caller, refuse, refuse_unknown, shown
 from millrace.model.query import Query, Windowed
+from millrace.model.refined import check_view_rows
 from millrace.model.shared import shared_sources, with_shared
-from millrace.model.stream import Source, Stream, sources
+from millrace.model.stream import Source, Stream, reads_changes, sources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,8 +121,8 @@ class Pipeline:
     """Named views, and sinks, that run together. A pipeline is a value: building it starts nothing."""
 
     name: str
-    views: Mapping[str, Query] = field(default_factory=dict)
-    """Queries by name."""
+    views: Mapping[str, Query | Stream] = field(default_factory=dict)
+    """Queries by name; also the answers of a query with conditions or computed columns."""
     sinks: Iterable[Output] = ()
     """The results of `query.to(sink)` and `stream.to(sink)`."""
     place: Place = field(default_factory=caller, compare=False, repr=False)
@@ -138,14 +139,14 @@ class Pipeline:
                 f"pipeline {self.name!r} has no views and no sinks",
                 advice="pass views={'name': query} or sinks=[query.to(...)]",
             )
-        for view, query in self.views.items():
+        for view, of in self.views.items():
             _identifier(view, "view")
-            _check_query(view, query)
+            _check_view(view, of)
         for output in self.sinks:
             if not isinstance(output, Output):
                 raise refuse(f"sinks= takes the results of query.to(sink) or stream.to(sink), not {shown(output)}")
         if shared := shared_sources(self.sources):
-            views = {name: with_shared(query, shared) for name, query in self.views.items()}
+            views = {name: with_shared(of, shared) for name, of in self.views.items()}
             sinks = tuple(replace(output, of=with_shared(output.of, shared)) for output in self.sinks)
             object.__setattr__(self, "views", views)
             object.__setattr__(self, "sinks", sinks)
@@ -158,9 +159,8 @@ class Pipeline:
     @property
     def streams(self) -> tuple[Stream, ...]:
         """The stream of each view and sink."""
-        read = [query.stream for query in self.views.values()]
-        read += [output.of if isinstance(output.of, Stream) else output.of.stream for output in self.sinks]
-        return tuple(read)
+        outputs = [*self.views.values(), *(output.of for output in self.sinks)]
+        return tuple(of.stream if isinstance(of, Query) else of for of in outputs)
 
     def explain(self, *, statements: bool = False) -> str:
         """The plan as text: the flow of each output and how it runs; with `statements`, also the SQL."""
@@ -261,14 +261,16 @@ def send(of: Stream | Query, sink: Sink) -> Output:
     return Output(of, sink, caller())
 
 
-def _check_query(view: str, query: object) -> None:
-    if isinstance(query, Windowed):
-        raise refuse(f"the query of view {view!r} is not complete", query.place, advice="call .aggregate(...) on it")
-    if isinstance(query, Stream):
+def _check_view(view: str, of: object) -> None:
+    if isinstance(of, Windowed):
+        raise refuse(f"the query of view {view!r} is not complete", of.place, advice="call .aggregate(...) on it")
+    if isinstance(of, Stream) and not reads_changes(of):
         problem = f"view {view!r} is a stream without an aggregate"
-        raise refuse(problem, query.place, advice="call .aggregate(...), or send the stream to a sink")
-    if not isinstance(query, Query):
-        raise refuse(f"view {view!r} must be a query, not {shown(query)}")
+        raise refuse(problem, of.place, advice="call .aggregate(...), or send the stream to a sink")
+    if isinstance(of, Stream):
+        check_view_rows(view, of)
+    elif not isinstance(of, Query):
+        raise refuse(f"view {view!r} must be a query, not {shown(of)}")
 
 
 def _identifier(name: object, what: str) -> str:

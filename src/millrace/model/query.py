@@ -1,17 +1,31 @@
 """Windowed aggregations: what is computed, where in event time, when in processing time, and how panes relate."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from millrace.model.aggregate import Aggregate, First, check_types
+from millrace.model.changes import check_over_changes
 from millrace.model.duration import Duration, parse_duration, to_datetime
 from millrace.model.errors import Place, caller, refuse, shown
 from millrace.model.expression import Expression, parse_expression
 from millrace.model.pane import Mode, Pane
 from millrace.model.schema import Column, Schema
-from millrace.model.stream import EventTime, Stream, find_event_time, no_method
-from millrace.model.trigger import Trigger, default, is_trigger, may_finish, waits_for_the_end
+from millrace.model.stream import (
+    Answers,
+    AnswerTime,
+    EventTime,
+    Source,
+    Stream,
+    derived_in,
+    find_event_time,
+    is_timed,
+    no_method,
+    reads_changes,
+    with_sources,
+)
+from millrace.model.trigger import Trigger, default, fires_once, is_trigger, may_finish, waits_for_the_end
+from millrace.model.udf import RowValue
 from millrace.model.window import CountWindow, Global, Session, Window, Windowing
 
 if TYPE_CHECKING:
@@ -63,13 +77,16 @@ class Windowed:
             allowed = 0  # the global window closes when the input ends, so no event is late for it
         if allowed and isinstance(windowing, CountWindow):
             raise refuse("a count window has no lateness: it does not use event time", advice="leave lateness= out")
-        if not isinstance(windowing, Global | CountWindow) and find_event_time(self.stream) is None:
+        if not isinstance(windowing, Global | CountWindow) and not is_timed(self.stream):
             advice = "call .event_time(column, delay=...) before it"
             raise refuse(f"{windowing} needs an event time", advice=advice)
         if late not in ("drop", "keep"):
             raise refuse(f"late= is 'drop' or 'keep', not {shown(late)}")
         if late == "keep" and isinstance(windowing, Global | CountWindow):
             raise refuse(f"no event is too late for {windowing}", advice="leave late= out")
+        if late == "keep" and reads_changes(self.stream):
+            advice = "leave late= out: late answers are counted"
+            raise refuse("an answer that is too late has no record to keep", advice=advice)
         return replace(self, windowing=windowing, lateness=allowed, keeps_late=late == "keep")
 
     def trigger(self, when: Trigger) -> "Windowed":
@@ -117,7 +134,7 @@ class Windowed:
         for name, aggregate in aggregates.items():
             arguments = self._arguments(name, aggregate)
             computed.append(Computed(name, aggregate.over([each.type for each in arguments]), arguments))
-        return Query(
+        query = Query(
             self.stream,
             self.keys,
             self.windowing,
@@ -127,7 +144,10 @@ class Windowed:
             tuple(computed),
             caller(),
             self.keeps_late,
+            self.mode is not None,
         )
+        check_input(query)
+        return query
 
     if not TYPE_CHECKING:  # a type checker knows the methods
 
@@ -152,7 +172,7 @@ class Windowed:
                 f"session windows merge, and {name}={aggregate} cannot be merged",
                 advice="pass merge= to the fold, or use another window",
             )
-        if isinstance(aggregate, First) and find_event_time(self.stream) is None:
+        if isinstance(aggregate, First) and not is_timed(self.stream):
             advice = "call .event_time(column, delay=...) before it"
             raise refuse(f"{name}={aggregate} needs an event time", advice=advice)
         arguments = tuple(parse_expression(sql, self.stream.schema) for sql in aggregate.arguments)
@@ -188,6 +208,34 @@ class Query:
     place: Place = field(compare=False, repr=False)
     keeps_late: bool = False
     """Whether records that are too late for all their windows become dead letters."""
+    has_chosen_mode: bool = field(default=True, compare=False, repr=False)
+    """Whether the user has chosen the mode."""
+
+    @property
+    def answers_once(self) -> bool:
+        """Whether each key and window has one answer, which is never corrected."""
+        if isinstance(self.windowing, CountWindow) and waits_for_the_end(self.trigger):
+            return True
+        return fires_once(self.trigger)
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether its changes may hold a retraction, a diff of -1."""
+        return self.mode is Mode.RETRACTING and (not self.answers_once or isinstance(self.windowing, Session))
+
+    @property
+    def reads_retractions(self) -> bool:
+        """Whether its input may hold retractions."""
+        return any(each.query.takes_back for each in derived_in(self.stream))
+
+    def changes(self) -> Answers:
+        """The answers as a stream, which other queries, joins and sinks can read.
+
+        If no mode was chosen, a correction takes the previous answer back. So does a session that grows.
+        """
+        merges = isinstance(self.windowing, Session) and self.answers_once and self.mode is Mode.ACCUMULATING
+        mode = Mode.RETRACTING if merges or not self.has_chosen_mode else self.mode
+        return Answers(replace(self, mode=mode, has_chosen_mode=True), self.schema, self.place)
 
     @property
     def needs_an_end(self) -> bool:
@@ -216,8 +264,8 @@ class Query:
         )
 
     @property
-    def event_time(self) -> EventTime | None:
-        """The event time of the stream; count and global windows do not need one."""
+    def event_time(self) -> EventTime | AnswerTime | None:
+        """The event time column of the stream, if it has one; count and global windows do not need one."""
         return find_event_time(self.stream)
 
     @property
@@ -250,12 +298,64 @@ class Query:
             return None, None
         return to_datetime(window.start), to_datetime(window.end)
 
+    # What a stream can do, the answers of a query can: each of these is a method of `changes()`.
+
+    def where(self, condition: RowValue) -> Stream:
+        """Keep the answers for which the condition holds: `hourly.where("plays > 100")`."""
+        return self.changes().where(condition)
+
+    def select(self, /, *names: str, **columns: RowValue) -> Stream:
+        """Keep only these columns of the answers, and computed ones."""
+        return self.changes().select(*names, **columns)
+
+    def with_columns(self, /, *unnamed: str, **columns: RowValue) -> Stream:
+        """Add or replace columns of the answers: `hourly.with_columns(share="plays / listeners")`."""
+        return self.changes().with_columns(*unnamed, **columns)
+
+    def map(
+        self, function: Callable[[Any], Any], schema: str | Mapping[str, str] | Schema, *, over: str = "rows",
+        version: str | None = None,
+    ) -> Stream:  # fmt: skip
+        """Make one row of each answer, as `Stream.map` does."""
+        return self.changes().map(function, schema, over=over, version=version)
+
+    def flat_map(
+        self, function: Callable[[dict[str, Any]], Iterable[Mapping[str, Any]]],
+        schema: str | Mapping[str, str] | Schema, *, version: str | None = None,
+    ) -> Stream:  # fmt: skip
+        """Make any number of rows of each answer, as `Stream.flat_map` does."""
+        return self.changes().flat_map(function, schema, version=version)
+
+    def filter(self, function: Callable[[Any], Any], *, over: str = "rows", version: str | None = None) -> Stream:
+        """Keep the answers for which a function is true."""
+        return self.changes().filter(function, over=over, version=version)
+
+    def explode(self, column: str, *, outer: bool = False) -> Stream:
+        """Make one row of each element of an ARRAY in an answer."""
+        return self.changes().explode(column, outer=outer)
+
+    def union(self, *others: "Stream | Query") -> Stream:
+        """Combine the answers of queries that have the same columns."""
+        return self.changes().union(*others)
+
+    def event_time(self, column: str) -> Stream:
+        """Name another TIMESTAMP column as the event time of the answers; not after the end of their window."""
+        return self.changes().event_time(column)
+
+    def group_by(self, *keys: str) -> Windowed:
+        """Aggregate the answers for each combination of values of these columns."""
+        return self.changes().group_by(*keys)
+
+    def window(self, windowing: Windowing, lateness: Duration = "0s", late: str = "drop") -> Windowed:
+        """Aggregate all answers over windows, without keys."""
+        return self.changes().window(windowing, lateness, late)
+
     if not TYPE_CHECKING:  # a type checker knows the methods
 
         def __getattr__(self, name: str) -> object:
-            """Raise an AttributeError that says what a query cannot do."""
-            if name in ("where", "select", "with_columns", "window", "group_by"):
-                raise AttributeError(f"a query has no {name}(); call it before .aggregate()")
+            """Raise an AttributeError that names the method that was probably meant."""
+            if name == "dedup":
+                raise AttributeError("a query has no dedup(); call it before .aggregate()")
             raise AttributeError(no_method("a query", name, dir(type(self))))
 
     def to(self, sink: "Sink") -> "Output":
@@ -263,3 +363,33 @@ class Query:
         from millrace.model.pipeline import send
 
         return send(self, sink)
+
+
+def of_sources(of: Query | Stream, made: Callable[[Source], Stream]) -> Query | Stream:
+    """The same query or stream with its sources replaced."""
+    if isinstance(of, Query):
+        return replace(of, stream=with_sources(of.stream, made))
+    return with_sources(of, made)
+
+
+def check_input(query: Query) -> None:
+    """Refuse a query over the answers of others that could not be right."""
+    for each in derived_in(query.stream):
+        check_not_counted_twice(each.query)
+    if not query.reads_retractions:
+        return
+    if isinstance(query.windowing, CountWindow):
+        advice = "use windows of time, or a query that answers once, with .trigger(on.watermark())"
+        raise refuse(f"{query.windowing} over answers that may be taken back", advice=advice)
+    for computed in query.computed:
+        check_over_changes(computed.aggregate, query.mode)
+
+
+def check_not_counted_twice(query: Query) -> None:
+    """Refuse an accumulating query as the input of an aggregate or of a join."""
+    if query.mode is Mode.ACCUMULATING and not query.answers_once:
+        raise refuse(
+            f"each answer of the query at {query.place} replaces the one before it, and what reads them would count "
+            "both",
+            advice="call .retracting() on it, which takes the old answer back, or .discarding()",
+        )

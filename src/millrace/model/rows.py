@@ -24,8 +24,11 @@ from millrace.model.operators import operator_of
 from millrace.model.query import Computed
 from millrace.model.schema import missing
 from millrace.model.stream import (
+    Answers,
+    AnswerTime,
     Applying,
     Dedup,
+    Derived,
     EventTime,
     Explode,
     Filter,
@@ -43,7 +46,7 @@ from millrace.model.stream import (
     parents,
     sources,
 )
-from millrace.model.watermark import Progress, combine
+from millrace.model.watermark import Progress, combine, follows_clock
 from millrace.model.window import Row
 
 
@@ -79,6 +82,10 @@ class RowEvaluator:
         """The rows that the stream gives for a bundle of one of its sources."""
         return self._flow(self._stream, _named(sources(self._stream), source), list(rows), watermark, now)
 
+    def take_change(self, root: Derived, row: Row) -> list[Row]:
+        """The rows that the stream gives for an answer of one of the queries it reads."""
+        return self._flow(self._stream, root, [row], BEGINNING_OF_TIME, self._now)
+
     def table(self, name: str, rows: Iterable[Row]) -> None:
         """Replace the rows of a table that is read from a file or a view."""
         self._tables[name] = list(rows)
@@ -100,6 +107,10 @@ class RowEvaluator:
         self._spoke.clear()
         return combine(list(self._progress.values()), now) if self._progress else BEGINNING_OF_TIME
 
+    def is_idle(self, now: int) -> bool:
+        """Whether none of its sources has had input for its idle timeout."""
+        return follows_clock(list(self._progress.values()), now)
+
     def value(self, row: Row, expression: Expression) -> Any:
         """The value of an expression, or NO_VALUE; the row is then a dead letter."""
         try:
@@ -120,12 +131,14 @@ class RowEvaluator:
             values.append(tuple(own))
         return tuple(values)
 
-    def _flow(self, node: Stream, source: Source, rows: list[Row], watermark: int, now: int) -> list[Row]:
-        above = [row for parent in parents(node) for row in self._flow(parent, source, rows, watermark, now)]
+    def _flow(self, node: Stream, root: Source | Derived, rows: list[Row], watermark: int, now: int) -> list[Row]:
+        above = [row for parent in parents(node) for row in self._flow(parent, root, rows, watermark, now)]
         match node_of(node):
             case Source() as own:
-                return self._fitting(own, rows) if own == source else []
-            case Union():
+                return self._fitting(own, rows) if own == root else []
+            case Answers() as own:
+                return rows if own == root else []
+            case Union() | AnswerTime():
                 return above
             case Where(condition=condition):
                 return [row for row in above if self.value(row, condition) is True]

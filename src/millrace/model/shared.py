@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from millrace.model.errors import refuse
 from millrace.model.expression import parse_expression
-from millrace.model.query import Query
+from millrace.model.query import Query, of_sources
 from millrace.model.schema import Column
-from millrace.model.stream import Select, Source, Stream, with_sources
+from millrace.model.stream import Select, Source, Stream
 
 
 def shared_sources(sources: Iterable[Source]) -> dict[Source, Stream]:
@@ -28,8 +28,7 @@ def shared_sources(sources: Iterable[Source]) -> dict[Source, Stream]:
 
 def with_shared(of: Query | Stream, shared: Mapping[Source, Stream]) -> Query | Stream:
     """The same query or stream over shared sources."""
-    stream = with_sources(of.stream if isinstance(of, Query) else of, lambda source: shared.get(source, source))
-    return replace(of, stream=stream) if isinstance(of, Query) else stream
+    return of_sources(of, lambda source: shared.get(source, source))
 
 
 def is_narrowed(stream: Stream) -> bool:

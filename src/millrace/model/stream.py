@@ -23,7 +23,7 @@ from millrace.model.window import Windowing
 
 if TYPE_CHECKING:
     from millrace.model.pipeline import Output, Sink
-    from millrace.model.query import Windowed
+    from millrace.model.query import Query, Windowed
 
 
 STRICT = "strict"
@@ -135,8 +135,11 @@ class Stream:
             raise refuse("dedup() needs the columns that identify a row, such as dedup('event_id')")
         for name in by:
             self._column(name)
+        if reads_changes(self):
+            advice = "call dedup() before .aggregate(...)"
+            raise refuse("dedup() keeps rows of a source, not the answers of a query", advice=advice)
         horizon = None if within is None else parse_positive(within, "within= of dedup()")
-        if horizon is not None and find_event_time(self) is None:
+        if horizon is not None and not is_timed(self):
             raise refuse("dedup(within=...) needs an event time", advice="call .event_time(...) before it")
         return Dedup(self, by, horizon, self.schema, caller())
 
@@ -144,18 +147,22 @@ class Stream:
         """Combine this stream with others that have the same columns."""
         if not others:
             raise refuse("union() needs another stream")
-        for other in others:
+        sides = tuple(map(as_stream, others))
+        for other in sides:
             if not isinstance(other, Stream):
                 raise refuse(f"union() takes streams, not {shown(other)}")
+            if reads_changes(other) != reads_changes(self):
+                advice = "aggregate the rows first, or send both to one topic and read that"
+                raise refuse("union() of the answers of a query and of rows of a source", advice=advice)
             if set(other.schema.typed) != set(self.schema.typed):
                 raise refuse(f"the streams of union() have different columns: ({self.schema}) and ({other.schema})")
-        times = {event_time.column if (event_time := find_event_time(stream)) else None for stream in (self, *others)}
+        times = {event_time.column if (event_time := find_event_time(stream)) else None for stream in (self, *sides)}
         if len(times) > 1:
             raise refuse(
                 "the streams of union() have different event time columns",
                 advice="use the same column, or call .event_time(...) after union()",
             )
-        return Union((self, *others), self.schema, caller())
+        return Union((self, *sides), self.schema, caller())
 
     def join(self, table: "Table", on: str | Iterable[str], how: str = "inner", as_of: str | None = None) -> "Join":
         """Look up each row in a table: `join(campaigns, on="ad_id")`; `how="left"` keeps rows without a match.
@@ -189,13 +196,16 @@ class Stream:
         watermark: Policy | None = None,
         idle: Duration | None = None,
         ahead: Duration | None = "1d",
-    ) -> "EventTime":
+    ) -> "EventTime | AnswerTime":
         """Set the event time column and the watermark policy.
 
         The policy is either `delay="10s"` (no event is more than that older than the newest event before it) or
         `watermark=percentile(0.99)` or `punctuated("closes")`. A source without input for `idle` of processing time
         does not hold back the watermark. A row whose event time is more than `ahead` after the log time of its record
         becomes a dead letter, because the watermark that it sets would make all other rows late; None accepts all.
+
+        The answers of a query have an event time and a watermark already: the end of their window, less a microsecond.
+        `event_time("day")` names another column, whose time must not be after the end of the window.
         """
         type = self._column(column).type
         if type not in ("TIMESTAMP", UNKNOWN):
@@ -205,6 +215,11 @@ class Stream:
             raise refuse(f"the event time must be a TIMESTAMP, but {column!r} is {type}", advice=advice)
         if find_event_time(self) is not None:
             raise refuse("the stream has an event time already")
+        if reads_changes(self):
+            if (delay, watermark, idle) != (None, None, None):
+                advice = f"write event_time({column!r}) only"
+                raise refuse("the answers of a query have the watermark of that query", advice=advice)
+            return AnswerTime(self, column, self.schema, caller())
         if (delay is None) == (watermark is None):
             raise refuse(
                 "event_time() needs either delay= or watermark=",
@@ -255,7 +270,7 @@ class Stream:
 
     def _check_as_of(self, table: "Table", column: str) -> None:
         if find_event_time(self) is None:
-            raise refuse("join(as_of=...) needs an event time", advice="call .event_time(...) before it")
+            raise refuse("join(as_of=...) needs an event time", advice="call .event_time(column) before it")
         if table.schema.type_of(column) != "TIMESTAMP":
             raise refuse(f"join(as_of={column!r}) needs a TIMESTAMP, but it is {table.schema.type_of(column)}")
 
@@ -442,6 +457,30 @@ class EventTime(Stream):
         return "if such times are right, allow them with ahead= of event_time"
 
 
+@dataclass(frozen=True, slots=True)
+class Answers(Stream):
+    """The panes of a query as changes: rows that are added or, with a diff of -1, taken back."""
+
+    query: "Query"
+    schema: Schema
+    place: Place = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTime(Stream):
+    """The rows, with their event time in `column`; the watermark is that of the queries they come from."""
+
+    parent: Stream
+    column: str
+    schema: Schema
+    place: Place = field(compare=False, repr=False)
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """The column with the event time."""
+        return (self.column,)
+
+
 def _has_calls(columns: Mapping[str, object]) -> bool:
     return any(isinstance(each, UserCall) for each in columns.values())
 
@@ -475,7 +514,7 @@ def no_method(what: str, name: str, known: Iterable[str]) -> str:
 Applying: TypeAlias = Map | Filter | Explode
 """The steps that run in Python over Arrow tables, on every engine: `model.applied` has their meaning."""
 
-Node: TypeAlias = Source | Where | Select | WithColumns | Applying | Dedup | Union | Join | EventTime
+Node: TypeAlias = Source | Answers | Where | Select | WithColumns | Applying | Dedup | Union | Join | EventTime | AnswerTime
 """Every kind of stream. A function that matches on it ends in `assert_never`: a forgotten kind is a type error."""
 
 
@@ -486,15 +525,15 @@ def node_of(stream: Stream) -> Node:
 
 
 def parents(stream: Stream) -> tuple[Stream, ...]:
-    """The streams that a node reads."""
+    """The streams that a node reads; none for a source, and none for the answers of a query."""
     match node_of(stream):
-        case Source():
+        case Source() | Answers():
             return ()
         case Union(parents=sides):
             return sides
         case Where(parent) | Select(parent) | WithColumns(parent) | Map(parent) | Filter(parent) | Explode(parent):
             return (parent,)
-        case Dedup(parent) | Join(parent) | EventTime(parent):
+        case Dedup(parent) | Join(parent) | EventTime(parent) | AnswerTime(parent):
             return (parent,)
         case never:
             assert_never(never)
@@ -503,13 +542,14 @@ def parents(stream: Stream) -> tuple[Stream, ...]:
 def with_parents(stream: Stream, given: Sequence[Stream]) -> Stream:
     """The same node on top of other streams."""
     match node_of(stream):
-        case Source() as source:
-            return source
+        case (Source() | Answers()) as root:
+            return root
         case Union() as union:
             return replace(union, parents=tuple(given))
         case (
             Where() | Select() | WithColumns() | Map() | Filter() | Explode() | Dedup() | Join() | EventTime()
-        ) as node:
+            | AnswerTime()
+        ) as node:  # fmt: skip
             (parent,) = given
             return replace(node, parent=parent)
         case never:
@@ -517,9 +557,11 @@ def with_parents(stream: Stream, given: Sequence[Stream]) -> Stream:
 
 
 def with_sources(stream: Stream, of: Callable[[Source], Stream]) -> Stream:
-    """The same stream with its sources replaced."""
+    """The same stream with its sources replaced, also those of the queries whose answers it reads."""
     if isinstance(stream, Source):
         return of(stream)
+    if isinstance(stream, Answers):
+        return replace(stream, query=replace(stream.query, stream=with_sources(stream.query.stream, of)))
     return with_parents(stream, [with_sources(parent, of) for parent in parents(stream)])
 
 
@@ -527,12 +569,45 @@ def sources(stream: Stream) -> tuple[Source, ...]:
     """The sources that a stream reads, each once, in the order in which the user wrote them."""
     if isinstance(stream, Source):
         return (stream,)
+    if isinstance(stream, Answers):
+        return sources(stream.query.stream)
     return tuple(dict.fromkeys(source for parent in parents(stream) for source in sources(parent)))
 
 
-def find_event_time(stream: Stream) -> EventTime | None:
-    """The event time of a stream; all sides of a union have the same event time column."""
-    if isinstance(stream, EventTime):
+Derived: TypeAlias = Answers
+"""A stream of changes, which a stage computes from other streams."""
+
+
+def derived_in(stream: Stream) -> tuple[Derived, ...]:
+    """The streams of changes that a stream reads directly, each once; what those read is not among them."""
+    if isinstance(stream, Derived):
+        return (stream,)
+    return tuple(dict.fromkeys(found for parent in parents(stream) for found in derived_in(parent)))
+
+
+def reads_changes(stream: Stream) -> bool:
+    """Whether its rows are changes, which may be taken back, and not rows of a source."""
+    return bool(derived_in(stream))
+
+
+def is_timed(stream: Stream) -> bool:
+    """Whether its rows have an event time."""
+    return find_event_time(stream) is not None or reads_changes(stream)
+
+
+def as_stream(given: Any) -> Any:
+    """A query as the stream of its answers; anything else as it is."""
+    from millrace.model.query import Query
+
+    return given.changes() if isinstance(given, Query) else given
+
+
+def find_event_time(stream: Stream) -> EventTime | AnswerTime | None:
+    """The event time column of a stream; all sides of a union have the same.
+
+    None if the stream has no event time, or that of the answers of a query, which is in no column.
+    """
+    if isinstance(stream, EventTime | AnswerTime):
         return stream
     above = parents(stream)
     return find_event_time(above[0]) if above else None

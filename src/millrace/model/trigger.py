@@ -228,6 +228,25 @@ def may_finish(trigger: Trigger) -> bool:
             assert_never(never)
 
 
+def fires_once(trigger: Trigger) -> bool:
+    """Whether its first firing finishes it, so that a window has one answer."""
+    match trigger:
+        case Elements() | After() | Never():
+            return True
+        case Watermark(early, late):
+            return late is None and (early is None or isinstance(early, Never))
+        case AnyOf(parts) | AllOf(parts):
+            return all(map(fires_once, parts))
+        case InOrder(parts):
+            return len(parts) == 1 and fires_once(parts[0])
+        case Until(part, end):
+            return isinstance(part, Never) and fires_once(end)
+        case Every() | Repeat():
+            return False
+        case never:
+            assert_never(never)
+
+
 def waits_for_the_end(trigger: Trigger) -> bool:
     """Whether it fires only when its window closes or expires."""
     match trigger:

@@ -1,0 +1,69 @@
+"""Views of answers with conditions or computed columns: `hourly.where("plays > 100")`.
+
+Such a view holds, for each key and window of the query, the row that its last answer gives, if there is one.
+"""
+
+from typing import assert_never
+
+from millrace.model.errors import refuse
+from millrace.model.query import WINDOW_COLUMNS, Query
+from millrace.model.stream import (
+    Answers,
+    AnswerTime,
+    Dedup,
+    EventTime,
+    Explode,
+    Filter,
+    Join,
+    Map,
+    Select,
+    Source,
+    Stream,
+    Union,
+    Where,
+    WithColumns,
+    derived_in,
+    node_of,
+)
+
+
+def query_of(of: Query | Stream) -> Query:
+    """The query whose answers are the rows of a view."""
+    if isinstance(of, Query):
+        return of
+    (root,) = derived_in(of)
+    return root.query
+
+
+def check_view_rows(view: str, of: Stream) -> None:
+    """Refuse a stream that does not give at most one row, with its key, for each key and window of one query."""
+    node: Stream = of
+    while not isinstance(node, Answers):
+        node = _parent(view, node)
+    keys = (*node.query.keys, *(column.name for column in WINDOW_COLUMNS))
+    for name in keys:
+        if name not in of.schema or of.schema.type_of(name) != node.schema.type_of(name):
+            problem = f"view {view!r} needs column {name!r}, which tells its rows apart"
+            raise refuse(problem, of.place, advice=f"keep it: select({name!r}, ...)")
+
+
+def _parent(view: str, stream: Stream) -> Stream:
+    match node_of(stream):
+        case Where(parent) | AnswerTime(parent) | Filter(parent):
+            return parent
+        case Select(parent, columns) | WithColumns(parent, columns):
+            keys = {column.name for column in WINDOW_COLUMNS}.union(*(each.query.keys for each in derived_in(stream)))
+            for name, expression in columns:
+                if name in keys and expression.columns != (name,):
+                    problem = f"view {view!r} changes column {name!r}, which tells its rows apart"
+                    raise refuse(problem, stream.place, advice="give the computed column another name")
+            return parent
+        case Map(parent, many=False):
+            return parent
+        case (Map() | Explode() | Join() | Union()) as node:
+            problem = f"view {view!r} would have several rows for a key and a window"
+            raise refuse(problem, node.place, advice="aggregate them, or send them to a sink")
+        case (Source() | Answers() | Dedup() | EventTime()) as node:
+            raise AssertionError(f"{type(node).__name__} is not on top of answers")
+        case never:
+            assert_never(never)
