@@ -1,7 +1,7 @@
 """Panes, the answers of a window, and how the panes of one window relate to each other."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -38,6 +38,9 @@ class Pane:
     index: int
     last: bool = False
     diff: int = 1
+    at: int = field(default=0, compare=False)
+    """The event time of the answer, in microseconds: the last instant of its window or, for the global window and for
+    count windows, the greatest event time of the elements it holds. A retraction has that of the pane it cancels."""
 
     def retraction(self) -> "Pane":
         """The retraction of the pane."""

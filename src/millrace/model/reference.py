@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, assert_never
 
 from millrace.model.aggregate import Aggregate, Fold
+from millrace.model.changes import Change, answer_over_changes
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME, Moment, to_instant, to_micros
 from millrace.model.errors import NoValueError, at_place, refuse
 from millrace.model.evaluate import check_known
@@ -38,7 +39,7 @@ from millrace.model.trigger import (
     Watermark,
     parts_of,
 )
-from millrace.model.window import CountWindow, Custom, Row, Session, Window
+from millrace.model.window import CountWindow, Custom, Global, Row, Session, Window
 
 Key: TypeAlias = tuple[Any, ...]
 
@@ -181,11 +182,12 @@ def _fire_ready(parts: tuple[Trigger, ...], arm: Arm, look: TriggerInput) -> tup
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """An accepted row: its event time, its arrival and the argument values of the aggregates."""
+    """An accepted row or change: its event time, its arrival and the argument values of the aggregates."""
 
     at: int
     arrival: int
     values: tuple[tuple[Any, ...], ...]
+    diff: int = 1
     windows: tuple[Window, ...] = ()
     """For custom windows: the windows that the user's function assigned."""
 
@@ -198,6 +200,8 @@ class Group:
     arm: Arm
     emitted: list[Element] = field(default_factory=list)
     new: list[Element] = field(default_factory=list)
+    unsaid: list[Element] = field(default_factory=list)
+    """In discarding mode: the elements of firings that said nothing, because no rows remained."""
     index: int = 0
     said: list[Pane] = field(default_factory=list)
     """The panes that the next firing retracts."""
@@ -228,12 +232,19 @@ class Reference:
 
     def input(self, rows: Iterable[Row], source: str | None = None) -> list[Pane]:
         """Add one bundle of a source, which must be named if the query reads several."""
+        event_time = self.query.event_time
+        taken = self._rows.take(rows, source, self._watermark, self._now)
+        times = (0 if event_time is None else to_instant(row[event_time.column]) for row in taken)
+        return self.change(map(Change, taken, times))
+
+    def change(self, changes: Iterable[Change]) -> list[Pane]:
+        """Add one bundle of changes. Their rows have passed the row operators of the query already."""
         elements: dict[Key, list[tuple[Element, Row]]] = {}
-        for row in self._rows.take(rows, source, self._watermark, self._now):
-            key = tuple(as_key(row[name]) for name in self.query.keys)
-            element = self._element(key, row)
+        for change in changes:
+            key = tuple(as_key(change.row[name]) for name in self.query.keys)
+            element = self._element(key, change)
             if element is not None:
-                elements.setdefault(key, []).append((element, row))
+                elements.setdefault(key, []).append((element, change.row))
         panes = []
         for key, arrived in elements.items():
             for group in self._assign(key, arrived):
@@ -354,6 +365,7 @@ class Reference:
             merged([own, *(part.arm for part in parts)], closed=self._closed(window)),
             emitted=[element for part in parts for element in part.emitted],
             new=[element for part in parts for element in part.new],
+            unsaid=[element for part in parts for element in part.unsaid],
             said=[pane for part in parts for pane in part.said],
         )
 
@@ -401,25 +413,41 @@ class Reference:
 
     def _emit(self, key: Key, group: Group, look: TriggerInput, last: bool) -> list[Pane]:
         """Rules 5 and 14: the panes of a firing, retractions first."""
-        held = group.new if self.query.mode is Mode.DISCARDING else group.emitted + group.new
+        every = group.emitted + group.new
+        held = group.unsaid + group.new if self.query.mode is Mode.DISCARDING else every
         retracted = [said.retraction() for said in group.said] if self.query.mode is Mode.RETRACTING else []
-        group.emitted, group.new = group.emitted + group.new, []
+        group.emitted, group.new, group.unsaid = every, [], []
+        at = self._at(group.window, held, every)
+        if sum(element.diff for element in every) == 0:  # every row was taken back
+            group.said, group.unsaid = [], held
+            return [*retracted, *self._without_answer(key, group, look, at)]
         try:
-            pane = Pane(key, group.window, self._values(held), self._timing(look), group.index, last)
+            pane = Pane(key, group.window, self._values(held), self._timing(look), group.index, last, at=at)
         except NoValueError as error:
             self.failed.append(Failure(key, group.window, str(error)))
             group.said = []
-            return [*retracted, *self._without_answer(key, group, look)]
+            return [*retracted, *self._without_answer(key, group, look, at)]
         group.index, group.said = group.index + 1, [pane]
         return [*retracted, pane]
 
-    def _without_answer(self, key: Key, group: Group, look: TriggerInput) -> list[Pane]:
+    def _without_answer(self, key: Key, group: Group, look: TriggerInput, at: int) -> list[Pane]:
         """Rule 14: in accumulating mode, a retraction without values that removes the previous answer, if any."""
         replaces = group.index > 0 or isinstance(self.query.windowing, Session)
         if self.query.mode is not Mode.ACCUMULATING or not replaces:
             return []
         nothing = dict.fromkeys(computed.name for computed in self.query.computed)
-        return [Pane(key, group.window, nothing, self._timing(look), max(0, group.index - 1), diff=-1)]
+        return [Pane(key, group.window, nothing, self._timing(look), max(0, group.index - 1), diff=-1, at=at)]
+
+    def _at(self, window: Window, held: list[Element], every: list[Element]) -> int:
+        """The event time of a pane; if it holds no element, that of the elements of all panes."""
+        if not isinstance(self.query.windowing, Global | CountWindow):
+            return window.end - 1
+        if self.query.mode is Mode.DISCARDING:
+            return max(element.at for element in held or every)
+        counts: dict[int, int] = {}
+        for element in held:
+            counts[element.at] = counts.get(element.at, 0) + element.diff
+        return max([at for at, count in counts.items() if count > 0] or counts)
 
     def _timing(self, look: TriggerInput) -> Timing:
         """The timing of a pane, rule 3."""
@@ -430,13 +458,18 @@ class Reference:
     def _values(self, elements: list[Element]) -> dict[str, Any]:
         values = {}
         for number, computed in enumerate(self.query.computed):
-            partials = [computed.aggregate.partial(element.values[number], element.at) for element in elements]
             try:
-                answer = computed.aggregate.result(computed.aggregate.combine(partials))
+                answer = self._answer(number, computed.aggregate, elements)
                 values[computed.name] = self._of_its_type(computed.aggregate, answer)
             except NoValueError as error:
                 raise NoValueError(f"{computed.name}: {error}") from None
         return values
+
+    def _answer(self, number: int, aggregate: Aggregate, elements: list[Element]) -> Any:
+        if any(element.diff < 0 for element in elements):
+            return answer_over_changes(aggregate, [(each.values[number], each.at, each.diff) for each in elements])
+        partials = [aggregate.partial(element.values[number], element.at) for element in elements]
+        return aggregate.result(aggregate.combine(partials))
 
     def _of_its_type(self, aggregate: Aggregate, answer: Any) -> Any:
         """Check the type of an answer, which a user's fold may get wrong; a whole number may be given as a float."""
@@ -445,18 +478,17 @@ class Reference:
             raise NoValueError(f"{aggregate}: {answer!r:.60} is not {aggregate.type}")
         return answer
 
-    def _element(self, key: Key, row: Row) -> Element | None:
-        """The element of a row; None if a value is missing, and the row is then a dead letter."""
-        event_time = self.query.event_time
+    def _element(self, key: Key, change: Change) -> Element | None:
+        """The element of a change; None if a value is missing, and the row is then a dead letter."""
+        row, at = change.row, change.at
         values = self._rows.arguments(row, self.query.computed)
-        at = 0 if event_time is None else to_instant(row[event_time.column])
         if values is None:
             return None
         try:
             for computed, given in zip(self.query.computed, values, strict=True):
                 if isinstance(computed.aggregate, Fold):
                     computed.aggregate.partial(given, at)
-            return Element(at, self._now, values, self._custom(at, row))
+            return Element(at, self._now, values, change.diff, self._custom(at, row))
         except NoValueError as error:
             self._rows.dead.append(RowDeadLetter(row, f"{error}{self.query.of_key(key)}"))
             return None

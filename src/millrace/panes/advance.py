@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millrace.model.clock import after_step
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME
@@ -21,7 +22,9 @@ from millrace.model.pane import Mode, Timing
 from millrace.model.query import Query
 from millrace.model.window import CountWindow, Custom, Session
 from millrace.panes.arms import Armed, Bools, Ints, TriggerInputs, compile_trigger
+from millrace.panes.changes import over_changes
 from millrace.panes.columns import ColumnAnswers, Columnar, columnar
+from millrace.panes.event_times import EventTimes
 from millrace.panes.grouping import Grouping, group, identify, keep, lengths, offsets, pick
 from millrace.panes.hashing import hash_keys, with_number
 from millrace.panes.late import is_expired, listed
@@ -69,16 +72,39 @@ class Work:
 
 
 class Panes:
-    """The engine of one query, with its compiled trigger and aggregates."""
+    """The engine of one query, with its compiled trigger and aggregates.
 
-    def __init__(self, query: Query) -> None:
+    With `changes`, partials come from changes and have a column `held`, the sum of their diffs. With `timed`, the
+    tables of panes have a column `at`, the event time of the answer.
+    """
+
+    def __init__(self, query: Query, changes: bool = False, timed: bool = False) -> None:
         """Compile the trigger and the aggregates."""
         self.query = query
+        self.changes = changes
         self.keys = query.key_columns
-        self.aggregates: tuple[Columnar, ...] = tuple(columnar(computed.aggregate) for computed in query.computed)
-        self.partials = query.partial_columns
+        self.aggregates: tuple[Columnar, ...]
+        self.partials: tuple[tuple[str, ...], ...]
+        if changes:
+            signed = [over_changes(computed.aggregate) for computed in query.computed]
+            self.aggregates = tuple(signed)
+            self.partials = tuple(
+                tuple(f"p{number}_{part}" for part in range(each.width)) for number, each in enumerate(signed)
+            )
+        else:
+            self.aggregates = tuple(columnar(computed.aggregate) for computed in query.computed)
+            self.partials = query.partial_columns
+        self.times = EventTimes.of(query, changes) if timed else None
+        self.counted = {**({"held": "held"} if changes else {}), **(self.times.counted if self.times else {})}
+        """The columns of groups beside those of every query, and the column of partials that each comes from."""
         self.values = tuple(f"value{number}" for number in range(len(query.computed)))
         self.trigger: Armed = compile_trigger(query.trigger)
+
+    @property
+    def parts(self) -> list[tuple[Columnar, tuple[str, ...]]]:
+        """The aggregates with the columns of their partials, and that of the event times, if there is one."""
+        own = list(zip(self.aggregates, self.partials, strict=True))
+        return own if self.times is None else [*own, *self.times.parts]
 
     def advance(
         self, state: PaneState, partials: pa.Table | None, watermark: int, now: int
@@ -166,7 +192,7 @@ class Panes:
         ends: Ints,
     ) -> pa.Table:
         """Partials as group rows, before they are merged with the state."""
-        rows = partials.select([*self.keys, *(name for names in self.partials for name in names)])
+        rows = partials.select([*self.keys, *(name for _, names in self.parts for name in names)])
         rows = pick(rows, owners).combine_chunks()
         hashes = keys[owners]
         if not isinstance(self.query.windowing, Session):
@@ -181,6 +207,7 @@ class Panes:
             "index": np.zeros(many, np.int64),
             "filled": elements[owners],
             "arm": np.zeros(many, np.uint64),
+            **{name: partials[source].to_numpy()[owners] for name, source in self.counted.items()},
         }
         for name, column in columns.items():
             rows = rows.append_column(name, pa.array(column))
@@ -253,7 +280,9 @@ class Panes:
         columns["index"] = pa.array(same.max(rows["index"].to_numpy()))
         columns["filled"] = pa.array(same.sum(rows["filled"].to_numpy()))
         columns["arm"] = pa.array(same.bits(rows["arm"].to_numpy()))
-        for aggregate, names in zip(self.aggregates, self.partials, strict=True):
+        for name in self.counted:
+            columns[name] = pa.array((same.sum if name == "held" else same.max)(rows[name].to_numpy()))
+        for aggregate, names in self.parts:
             merged = aggregate.merge([rows[name].combine_chunks() for name in names], same)
             columns.update(zip(names, merged, strict=True))
         if "said" in rows.column_names:
@@ -301,7 +330,7 @@ class Panes:
             return None
         rows = stack([*touched, *woken])
         many = sum(map(len, touched))
-        control = {name: rows[name].to_numpy().copy() for name in _CONTROL}
+        control = {name: rows[name].to_numpy().copy() for name in (*_CONTROL, *self.counted)}
         changed = np.arange(len(rows)) < many
         return Work(rows, waking, control, rows["arm"].to_numpy(), changed, np.zeros(len(rows), np.bool_))
 
@@ -348,19 +377,17 @@ class Panes:
             for aggregate, names in zip(self.aggregates, self.partials, strict=True)
         ]
         timing = np.where(~look.closed, 0, np.where(look.closing, 1, 2))[fired].astype(np.int8)
-        said = pa.StructArray.from_arrays(
-            [
-                *(pa.array(control[name][fired]) for name in ("start", "end", "index")),
-                pa.array(timing),
-                pa.array(last[fired]),
-                *(each.values for each in answers),
-            ],
-            ["start", "end", "index", "timing", "last", *self.values],
-        )
+        about = {name: pa.array(control[name][fired]) for name in ("start", "end", "index")}
+        about |= {"timing": pa.array(timing), "last": pa.array(last[fired])}
+        if self.times is not None and self.times.of_elements:
+            about["at"] = pa.array(self.times.of_panes(work.rows, control, fired))
+        about |= {name: each.values for name, each in zip(self.values, answers, strict=True)}
+        said = pa.StructArray.from_arrays(list(about.values()), list(about))
         keys = pick(work.rows.select(list(self.keys)), fired)
-        answered = np.ones(len(fired), np.bool_)
+        has_rows = control["held"][fired] != 0 if self.changes else np.ones(len(fired), np.bool_)
+        answered = has_rows
         if any(each.failed for each in answers):
-            answered = self._note_failed(work, keys, said, answers)
+            answered = has_rows & self._note_failed(work, keys, said, answers, has_rows)
         all_said, said = said, said if answered.all() else said.filter(pa.array(answered))
         if self.query.mode is Mode.RETRACTING:
             panes.extend(self._retractions(work, fired))
@@ -373,13 +400,17 @@ class Panes:
         control["first"][fired] = _LATER
         work.changed[fired] = True
         if self.query.mode is Mode.DISCARDING:
-            self._clear(work, fired)
+            self._clear(work, fired[has_rows])
 
-    def _note_failed(self, work: Work, keys: pa.Table, said: pa.StructArray, answers: Sequence[ColumnAnswers]) -> Bools:
+    def _note_failed(
+        self, work: Work, keys: pa.Table, said: pa.StructArray, answers: Sequence[ColumnAnswers], has_rows: Bools
+    ) -> Bools:
         """Record the firings without an answer, with the reason. Returns the mask of those that have one."""
         reasons: dict[int, str] = {}
         for computed, each in zip(reversed(self.query.computed), reversed(answers), strict=True):
-            reasons |= {row: f"{computed.name}: {reason}" for row, reason in each.failed.items()}
+            reasons |= {row: f"{computed.name}: {reason}" for row, reason in each.failed.items() if has_rows[row]}
+        if not reasons:
+            return has_rows
         rows = pa.array(sorted(reasons))
         failed = keys.take(rows)
         for name in ("start", "end"):
@@ -426,6 +457,8 @@ class Panes:
     def _clear(self, work: Work, fired: npt.NDArray[np.intp]) -> None:
         where = np.zeros(len(work.rows), np.bool_)
         where[fired] = True
+        if self.times is not None:
+            self.times.clear(work.control, fired)
         for aggregate, names in zip(self.aggregates, self.partials, strict=True):
             cleared = aggregate.clear([work.rows[name].combine_chunks() for name in names], where)
             for name, column in zip(names, cleared, strict=True):
@@ -437,6 +470,8 @@ class Panes:
         for name in ("start", "end", "index", "timing", "last"):
             columns[name] = fields[name]
         columns["diff"] = pa.array(np.full(len(said), diff, np.int8))
+        if self.times is not None:
+            columns["at"] = fields["at"] if "at" in fields else pc.subtract(fields["end"], 1)
         for name in self.values:
             columns[name] = fields[name]
         return pa.table(columns)

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.model.arrow import arrow_type
+from millrace.model.changes import Change
 from millrace.model.duration import END_OF_TIME, to_instant
 from millrace.model.pane import Failure, Pane
 from millrace.model.query import Query
@@ -38,10 +39,20 @@ class Engine(Protocol):
 class PaneEngine:
     """`millrace.panes`; the row operators of the query are evaluated as in the reference."""
 
-    def __init__(self, query: Query, tables: Mapping[str, Iterable[Row]] | None = None, now: int = 0) -> None:
-        """Start without input. `tables` holds the rows of tables that the query reads from a file."""
+    def __init__(
+        self,
+        query: Query,
+        tables: Mapping[str, Iterable[Row]] | None = None,
+        now: int = 0,
+        changes: bool = False,
+        timed: bool = False,
+    ) -> None:
+        """Start without input. `tables` holds the rows of tables that the query reads from a file.
+
+        With `changes`, input comes by `change` only. With `timed`, panes have their event time.
+        """
         self._query = query
-        self._panes = Panes(query)
+        self._panes = Panes(query, changes, timed)
         self.state = PaneState(now=now)
         self.failed: list[Failure] = []
         """The firings whose answer has no value."""
@@ -65,6 +76,12 @@ class PaneEngine:
     def input(self, rows: Iterable[Row], source: str | None = None) -> list[Pane]:
         """Process one bundle."""
         return self._advance(self._partials(rows, source), self.state.watermark, self.state.now)
+
+    def change(self, changes: Iterable[Change]) -> list[Pane]:
+        """Process one bundle of changes."""
+        given_values = ((change, self._rows.arguments(change.row, self._query.computed)) for change in changes)
+        lifted = self._lifted([(change, values) for change, values in given_values if values is not None])
+        return self._advance(lifted, self.state.watermark, self.state.now)
 
     def table(self, name: str, rows: Iterable[Row]) -> None:
         """Replace the rows of a table that the query reads from a file or a view."""
@@ -100,11 +117,14 @@ class PaneEngine:
 
     def _partials(self, given: Iterable[Row], source: str | None) -> pa.Table | None:
         taken = self._rows.take(given, source, self.state.watermark, self.state.now)
-        given_values = ((row, self._rows.arguments(row, self._query.computed)) for row in taken)
-        valued = [(row, values) for row, values in given_values if values is not None]
-        return self._lifted(valued)
+        event_time = self._query.event_time
+        times = [0 if event_time is None else to_instant(row[event_time.column]) for row in taken]
+        given_values = (
+            (row, at, self._rows.arguments(row, self._query.computed)) for row, at in zip(taken, times, strict=True)
+        )
+        return self._lifted([(Change(row, at), values) for row, at, values in given_values if values is not None])
 
-    def _lifted(self, valued: list[tuple[Row, tuple[tuple[Any, ...], ...]]]) -> pa.Table | None:
+    def _lifted(self, valued: list[tuple[Change, tuple[tuple[Any, ...], ...]]]) -> pa.Table | None:
         """Partials from rows and the arguments of their aggregates; rows that fail become dead letters."""
         if not valued:
             return None
@@ -112,7 +132,7 @@ class PaneEngine:
             return self._all_lifted(valued)
         except RowsFailedError as error:
             for number, reason in error.rows.items():
-                row = valued[number][0]
+                row = valued[number][0].row
                 key = tuple(row[name] for name in self._query.keys)
                 self._rows.dead.append(RowDeadLetter(row, reason + self._query.of_key(key)))
             return self._lifted([each for number, each in enumerate(valued) if number not in error.rows])
@@ -123,11 +143,10 @@ class PaneEngine:
             late = LateJudge(self._query, "the query", self.state.watermark).of_elements(times, partials)
             self._rows.dead += [RowDeadLetter(rows[number], letter.reason) for number, letter in late.items()]
 
-    def _all_lifted(self, valued: list[tuple[Row, tuple[tuple[Any, ...], ...]]]) -> pa.Table:
-        schema, event_time = self._query.stream.schema, self._query.event_time
-        rows = [row for row, _ in valued]
+    def _all_lifted(self, valued: list[tuple[Change, tuple[tuple[Any, ...], ...]]]) -> pa.Table:
+        schema = self._query.stream.schema
+        rows, times = [change.row for change, _ in valued], [change.at for change, _ in valued]
         keys = [pa.array([row[name] for row in rows], arrow_type(schema.type_of(name))) for name in self._query.keys]
-        times = [0 if event_time is None else to_instant(row[event_time.column]) for row in rows]
         arguments = [
             [
                 pa.array([values[number][place] for _, values in valued], arrow_type(argument.type))
@@ -139,7 +158,8 @@ class PaneEngine:
         if isinstance(self._query.windowing, Custom):
             windows = assigned(self._query.windowing, times, rows)
         at = np.array(times, np.int64)
-        partials = lift(self._panes, keys, at, arguments, windows)
+        diffs = np.array([change.diff for change, _ in valued], np.int64) if self._panes.changes else None
+        partials = lift(self._panes, keys, at, arguments, windows, diffs)
         self._keep_late(rows, at, partials)
         return partials
 
@@ -160,6 +180,7 @@ def as_panes(table: pa.Table, query: Query) -> list[Pane]:
             columns["index"][row],
             columns["last"][row],
             columns["diff"][row],
+            columns["at"][row] if "at" in columns else 0,
         )
 
     return [pane(row) for row in range(len(table))]
