@@ -33,7 +33,7 @@ def too_late(query: Query, end: int, watermark: int, output: str | None = None) 
 
 
 def _hint(query: Query) -> str:
-    column = "" if query.event_time is None else query.event_time.column
+    column = "" if query.timed_by is None else query.timed_by.column
     if any(column in source.schema for source in sources(query.stream)):
         return f"{_HOW}: correct its time first (millrace dead fix --set {column}=...), or {_REPLAY}"
     return f"{_HOW}: {_REPLAY}"

@@ -264,7 +264,7 @@ class Query:
         )
 
     @property
-    def event_time(self) -> EventTime | AnswerTime | None:
+    def timed_by(self) -> EventTime | AnswerTime | None:
         """The event time column of the stream, if it has one; count and global windows do not need one."""
         return find_event_time(self.stream)
 

@@ -224,7 +224,7 @@ class Reference:
         """The number of elements that every one of their windows refused, rules 2 and 7."""
         self.failed: list[Failure] = []
         """The firings that had no answer."""
-        self._rows = RowEvaluator(query.stream, tables or {}, now)
+        self.rows = RowEvaluator(query.stream, tables or {}, now)
         self._now = now
         self._watermark = self._watermark_before = BEGINNING_OF_TIME
         self._groups: dict[Key, dict[Window, Group]] = {}
@@ -232,8 +232,8 @@ class Reference:
 
     def input(self, rows: Iterable[Row], source: str | None = None) -> list[Pane]:
         """Add one bundle of a source, which must be named if the query reads several."""
-        event_time = self.query.event_time
-        taken = self._rows.take(rows, source, self._watermark, self._now)
+        event_time = self.query.timed_by
+        taken = self.rows.take(rows, source, self._watermark, self._now)
         times = (0 if event_time is None else to_instant(row[event_time.column]) for row in taken)
         return self.change(map(Change, taken, times))
 
@@ -253,7 +253,7 @@ class Reference:
 
     def table(self, name: str, rows: Iterable[Row]) -> None:
         """Replace the rows of a table that the query reads from a file or a view."""
-        self._rows.table(name, rows)
+        self.rows.table(name, rows)
 
     def watermark(self, at: Moment) -> list[Pane]:
         """Advance event time; it never goes back."""
@@ -264,7 +264,7 @@ class Reference:
 
     def clock(self, now: Moment) -> list[Pane]:
         """Advance processing time; it goes back only by more than jitter, and arrivals with it: rule 15."""
-        after = self._rows.clock(to_micros(now))
+        after = self.rows.clock(to_micros(now))
         if after < self._now:
             self._move_arrivals_back(self._now - after)
         self._now = after
@@ -272,8 +272,8 @@ class Reference:
 
     def advance(self, now: Moment) -> list[Pane]:
         """Advance event time to the watermark of the query's own policy, then the clock."""
-        after = self._rows.clock(to_micros(now))
-        return self.watermark(self._rows.watermark(after)) + self.clock(after)
+        after = self.rows.clock(to_micros(now))
+        return self.watermark(self.rows.watermark(after)) + self.clock(after)
 
     def micro_batch(self, rows: Iterable[Row], now: Moment, source: str | None = None) -> list[Pane]:
         """Run one micro-batch as a pipeline does, rule 2: input, then watermark, then clock."""
@@ -291,7 +291,7 @@ class Reference:
     @property
     def dead(self) -> list[RowDeadLetter]:
         """The rows that became dead letters."""
-        return self._rows.dead
+        return self.rows.dead
 
     # Assign elements to windows.
 
@@ -331,7 +331,7 @@ class Reference:
         self.dropped += 1
         if self.query.keeps_late:
             end = max(window.end for window in windows)
-            self._rows.dead.append(RowDeadLetter(row, too_late(self.query, end, self._watermark).reason))
+            self.rows.dead.append(RowDeadLetter(row, too_late(self.query, end, self._watermark).reason))
 
     def _merge_sessions(self, groups: dict[Window, Group], elements: list[tuple[Element, Row]]) -> list[Group]:
         """Rules 9 and 13: each element opens a session of its own; overlapping sessions merge."""
@@ -481,7 +481,7 @@ class Reference:
     def _element(self, key: Key, change: Change) -> Element | None:
         """The element of a change; None if a value is missing, and the row is then a dead letter."""
         row, at = change.row, change.at
-        values = self._rows.arguments(row, self.query.computed)
+        values = self.rows.arguments(row, self.query.computed)
         if values is None:
             return None
         try:
@@ -490,7 +490,7 @@ class Reference:
                     computed.aggregate.partial(given, at)
             return Element(at, self._now, values, change.diff, self._custom(at, row))
         except NoValueError as error:
-            self._rows.dead.append(RowDeadLetter(row, f"{error}{self.query.of_key(key)}"))
+            self.rows.dead.append(RowDeadLetter(row, f"{error}{self.query.of_key(key)}"))
             return None
 
     def _custom(self, at: int, row: Row) -> tuple[Window, ...]:

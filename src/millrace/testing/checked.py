@@ -54,7 +54,7 @@ def check_script(pipeline: Pipeline, script: Script) -> Checked:
 
 def check_mark(checked: Checked, step: ScriptMark, watermarks: Mapping[str, int]) -> None:
     """Refuse a watermark without effect, because every query is past it. `watermarks` are those of the outputs."""
-    queries = [name for name, of in checked.outputs.items() if isinstance(of, Query) and of.event_time is not None]
+    queries = [name for name, of in checked.outputs.items() if isinstance(of, Query) and of.timed_by is not None]
     least = min((watermarks[name] for name in queries), default=step.at)
     if step.at < least:
         raise refuse(

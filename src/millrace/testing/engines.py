@@ -56,7 +56,7 @@ class PaneEngine:
         self.state = PaneState(now=now)
         self.failed: list[Failure] = []
         """The firings whose answer has no value."""
-        self._rows = RowEvaluator(query.stream, tables or {}, now)
+        self.rows = RowEvaluator(query.stream, tables or {}, now)
 
     @property
     def dropped(self) -> int:
@@ -71,7 +71,7 @@ class PaneEngine:
     @property
     def dead(self) -> list[RowDeadLetter]:
         """The rows that could not be processed."""
-        return self._rows.dead
+        return self.rows.dead
 
     def input(self, rows: Iterable[Row], source: str | None = None) -> list[Pane]:
         """Process one bundle."""
@@ -79,13 +79,13 @@ class PaneEngine:
 
     def change(self, changes: Iterable[Change]) -> list[Pane]:
         """Process one bundle of changes."""
-        given_values = ((change, self._rows.arguments(change.row, self._query.computed)) for change in changes)
+        given_values = ((change, self.rows.arguments(change.row, self._query.computed)) for change in changes)
         lifted = self._lifted([(change, values) for change, values in given_values if values is not None])
         return self._advance(lifted, self.state.watermark, self.state.now)
 
     def table(self, name: str, rows: Iterable[Row]) -> None:
         """Replace the rows of a table that the query reads from a file or a view."""
-        self._rows.table(name, rows)
+        self.rows.table(name, rows)
 
     def watermark(self, at: int) -> list[Pane]:
         """Advance the watermark."""
@@ -93,18 +93,18 @@ class PaneEngine:
 
     def clock(self, now: int) -> list[Pane]:
         """Advance processing time."""
-        return self._advance(None, self.state.watermark, self._rows.clock(now))
+        return self._advance(None, self.state.watermark, self.rows.clock(now))
 
     def advance(self, now: int) -> list[Pane]:
         """Advance the watermark by the query's own policy, and processing time to `now`."""
-        after = self._rows.clock(now)
-        return self._advance(None, self._rows.watermark(after), after)
+        after = self.rows.clock(now)
+        return self._advance(None, self.rows.watermark(after), after)
 
     def micro_batch(self, rows: Iterable[Row], now: int, source: str | None = None) -> list[Pane]:
         """Process input, watermark and clock in one call."""
         partials = self._partials(rows, source)
-        after = self._rows.clock(now)
-        return self._advance(partials, self._rows.watermark(after), after)
+        after = self.rows.clock(now)
+        return self._advance(partials, self.rows.watermark(after), after)
 
     def end(self) -> list[Pane]:
         """End the input: the watermark advances to the end of time."""
@@ -116,11 +116,11 @@ class PaneEngine:
         return [pane for table in tables for pane in as_panes(table, self._query)]
 
     def _partials(self, given: Iterable[Row], source: str | None) -> pa.Table | None:
-        taken = self._rows.take(given, source, self.state.watermark, self.state.now)
-        event_time = self._query.event_time
+        taken = self.rows.take(given, source, self.state.watermark, self.state.now)
+        event_time = self._query.timed_by
         times = [0 if event_time is None else to_instant(row[event_time.column]) for row in taken]
         given_values = (
-            (row, at, self._rows.arguments(row, self._query.computed)) for row, at in zip(taken, times, strict=True)
+            (row, at, self.rows.arguments(row, self._query.computed)) for row, at in zip(taken, times, strict=True)
         )
         return self._lifted([(Change(row, at), values) for row, at, values in given_values if values is not None])
 
@@ -134,14 +134,14 @@ class PaneEngine:
             for number, reason in error.rows.items():
                 row = valued[number][0].row
                 key = tuple(row[name] for name in self._query.keys)
-                self._rows.dead.append(RowDeadLetter(row, reason + self._query.of_key(key)))
+                self.rows.dead.append(RowDeadLetter(row, reason + self._query.of_key(key)))
             return self._lifted([each for number, each in enumerate(valued) if number not in error.rows])
 
     def _keep_late(self, rows: list[Row], times: npt.NDArray[np.int64], partials: pa.Table) -> None:
         """Make dead letters of the rows that are too late, if the query keeps them."""
         if self._query.keeps_late:
             late = LateJudge(self._query, "the query", self.state.watermark).of_elements(times, partials)
-            self._rows.dead += [RowDeadLetter(rows[number], letter.reason) for number, letter in late.items()]
+            self.rows.dead += [RowDeadLetter(rows[number], letter.reason) for number, letter in late.items()]
 
     def _all_lifted(self, valued: list[tuple[Change, tuple[tuple[Any, ...], ...]]]) -> pa.Table:
         schema = self._query.stream.schema
