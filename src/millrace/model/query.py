@@ -251,6 +251,11 @@ class Query:
         return Schema((*keys, *bounds, *(computed.column for computed in self.computed)))
 
     @property
+    def key_names(self) -> tuple[str, ...]:
+        """The columns that tell its answers apart: keys and window."""
+        return (*self.keys, *(column.name for column in WINDOW_COLUMNS))
+
+    @property
     def key_columns(self) -> tuple[str, ...]:
         """The names of the key columns of partials and panes; they do not depend on the names of the keys."""
         return tuple(f"key{number}" for number in range(len(self.keys)))

@@ -24,6 +24,7 @@ from millrace.model.stream import (
     WithColumns,
     derived_in,
     node_of,
+    parents,
 )
 
 
@@ -35,13 +36,25 @@ def query_of(of: Query | Stream) -> Query:
     return root.query
 
 
+def is_view_row(of: Stream) -> bool:
+    """Whether each row of a stream is the row of one key and window, so that a missing row can be removed."""
+    return len(derived_in(of)) == 1 and _is_one_row(of)
+
+
+def _is_one_row(stream: Stream) -> bool:
+    if isinstance(stream, Answers):
+        return True
+    if isinstance(stream, Explode | Join | Union) or (isinstance(stream, Map) and stream.many):
+        return False
+    return all(map(_is_one_row, parents(stream)))
+
+
 def check_view_rows(view: str, of: Stream) -> None:
     """Refuse a stream that does not give at most one row, with its key, for each key and window of one query."""
     node: Stream = of
     while not isinstance(node, Answers):
         node = _parent(view, node)
-    keys = (*node.query.keys, *(column.name for column in WINDOW_COLUMNS))
-    for name in keys:
+    for name in node.query.key_names:
         if name not in of.schema or of.schema.type_of(name) != node.schema.type_of(name):
             problem = f"view {view!r} needs column {name!r}, which tells its rows apart"
             raise refuse(problem, of.place, advice=f"keep it: select({name!r}, ...)")

@@ -514,7 +514,9 @@ def no_method(what: str, name: str, known: Iterable[str]) -> str:
 Applying: TypeAlias = Map | Filter | Explode
 """The steps that run in Python over Arrow tables, on every engine: `model.applied` has their meaning."""
 
-Node: TypeAlias = Source | Answers | Where | Select | WithColumns | Applying | Dedup | Union | Join | EventTime | AnswerTime
+Node: TypeAlias = (
+    Source | Answers | Where | Select | WithColumns | Applying | Dedup | Union | Join | EventTime | AnswerTime
+)
 """Every kind of stream. A function that matches on it ends in `assert_never`: a forgotten kind is a type error."""
 
 
@@ -583,6 +585,13 @@ def derived_in(stream: Stream) -> tuple[Derived, ...]:
     if isinstance(stream, Derived):
         return (stream,)
     return tuple(dict.fromkeys(found for parent in parents(stream) for found in derived_in(parent)))
+
+
+def with_derived(stream: Stream, of: Callable[[Derived], Stream]) -> Stream:
+    """The same stream with the streams of changes that it reads directly replaced."""
+    if isinstance(stream, Derived):
+        return of(stream)
+    return with_parents(stream, [with_derived(parent, of) for parent in parents(stream)])
 
 
 def reads_changes(stream: Stream) -> bool:

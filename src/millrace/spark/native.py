@@ -70,7 +70,7 @@ from millrace.spark.messages import (
     TaskReport,
     to_batch,
 )
-from millrace.spark.task import Letters, by_shard, lifted, without
+from millrace.spark.task import Letters, by_shard, lifted, panes_of, without
 from millrace.spark.tried import tried
 
 _MATCHED, _VERSIONS, _ROW = "__matched", "__versions", "__row"
@@ -258,7 +258,7 @@ class Sender:
         self._output = stage.id
         self._judge: LateJudge | None = None
         """Finds the rows that are too late; None if they are not kept."""
-        self._panes = None if stage.query is None else Panes(stage.query)
+        self._panes = panes_of(stage)
         self._nodes = event_times(stage.stream)
         self._made: list[pa.Table] = []
         self._seen: dict[int, Seen] = {}
