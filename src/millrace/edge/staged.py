@@ -13,7 +13,7 @@ from millrace.formats.sql import CannotFuseError, quoted, to_duckdb, tried
 from millrace.model.expression import Expression
 from millrace.model.schema import UNKNOWN
 from millrace.model.stream import (
-    Answers,
+    AnswerStream,
     AnswerTime,
     Applying,
     Dedup,
@@ -125,7 +125,7 @@ class Stages:
                 columns = ", ".join([*logged, *map(quoted, own.schema.names)])
                 rows = f"SELECT {ROW_NUMBER}, 0 AS {SIDE}, {columns} FROM {self._decoded}"
                 return Staged(rows, is_logged=self._is_logged) if own == source else None
-            case Answers():
+            case AnswerStream():
                 raise CannotFuseError("the answers of a query are not rows of a source")
             case AnswerTime(parent=parent):
                 return self._stream(parent, source)

@@ -12,7 +12,7 @@ from millrace.model.expression import Expression, parse_expression
 from millrace.model.pane import Mode, Pane
 from millrace.model.schema import Column, Schema
 from millrace.model.stream import (
-    Answers,
+    AnswerStream,
     AnswerTime,
     EventTime,
     Source,
@@ -228,14 +228,14 @@ class Query:
         """Whether its input may hold retractions."""
         return any(each.query.takes_back for each in derived_in(self.stream))
 
-    def changes(self) -> Answers:
+    def changes(self) -> AnswerStream:
         """The answers as a stream, which other queries, joins and sinks can read.
 
         If no mode was chosen, a correction takes the previous answer back. So does a session that grows.
         """
         merges = isinstance(self.windowing, Session) and self.answers_once and self.mode is Mode.ACCUMULATING
         mode = Mode.RETRACTING if merges or not self.has_chosen_mode else self.mode
-        return Answers(replace(self, mode=mode, has_chosen_mode=True), self.schema, self.place)
+        return AnswerStream(replace(self, mode=mode, has_chosen_mode=True), self.schema, self.place)
 
     @property
     def needs_an_end(self) -> bool:
@@ -368,6 +368,19 @@ class Query:
         from millrace.model.pipeline import send
 
         return send(self, sink)
+
+
+def streams_of(of: Query | Stream) -> tuple[Stream, ...]:
+    """The stream of a query, or a stream; then those of the queries whose answers it reads."""
+    own = of.stream if isinstance(of, Query) else of
+    return (own, *(stream for each in derived_in(own) for stream in streams_of(each.query)))
+
+
+def queries_of(of: Query | Stream) -> tuple[Query, ...]:
+    """A query, and those whose answers it reads, directly or through others."""
+    own = (of,) if isinstance(of, Query) else ()
+    read = derived_in(of.stream if isinstance(of, Query) else of)
+    return (*own, *(query for each in read for query in queries_of(each.query)))
 
 
 def of_sources(of: Query | Stream, made: Callable[[Source], Stream]) -> Query | Stream:

@@ -8,7 +8,7 @@ from typing import assert_never
 from millrace.model.errors import refuse
 from millrace.model.query import WINDOW_COLUMNS, Query
 from millrace.model.stream import (
-    Answers,
+    AnswerStream,
     AnswerTime,
     Dedup,
     EventTime,
@@ -42,7 +42,7 @@ def is_view_row(of: Stream) -> bool:
 
 
 def _is_one_row(stream: Stream) -> bool:
-    if isinstance(stream, Answers):
+    if isinstance(stream, AnswerStream):
         return True
     if isinstance(stream, Explode | Join | Union) or (isinstance(stream, Map) and stream.many):
         return False
@@ -52,7 +52,7 @@ def _is_one_row(stream: Stream) -> bool:
 def check_view_rows(view: str, of: Stream) -> None:
     """Refuse a stream that does not give at most one row, with its key, for each key and window of one query."""
     node: Stream = of
-    while not isinstance(node, Answers):
+    while not isinstance(node, AnswerStream):
         node = _parent(view, node)
     for name in node.query.key_names:
         if name not in of.schema or of.schema.type_of(name) != node.schema.type_of(name):
@@ -76,7 +76,7 @@ def _parent(view: str, stream: Stream) -> Stream:
         case (Map() | Explode() | Join() | Union()) as node:
             problem = f"view {view!r} would have several rows for a key and a window"
             raise refuse(problem, node.place, advice="aggregate them, or send them to a sink")
-        case (Source() | Answers() | Dedup() | EventTime()) as node:
+        case (Source() | AnswerStream() | Dedup() | EventTime()) as node:
             raise AssertionError(f"{type(node).__name__} is not on top of answers")
         case never:
             assert_never(never)

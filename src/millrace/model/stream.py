@@ -143,7 +143,7 @@ class Stream:
             raise refuse("dedup(within=...) needs an event time", advice="call .event_time(...) before it")
         return Dedup(self, by, horizon, self.schema, caller())
 
-    def union(self, *others: "Stream") -> "Union":
+    def union(self, *others: "Stream | Query") -> "Union":
         """Combine this stream with others that have the same columns."""
         if not others:
             raise refuse("union() needs another stream")
@@ -458,7 +458,7 @@ class EventTime(Stream):
 
 
 @dataclass(frozen=True, slots=True)
-class Answers(Stream):
+class AnswerStream(Stream):
     """The panes of a query as changes: rows that are added or, with a diff of -1, taken back."""
 
     query: "Query"
@@ -515,7 +515,7 @@ Applying: TypeAlias = Map | Filter | Explode
 """The steps that run in Python over Arrow tables, on every engine: `model.applied` has their meaning."""
 
 Node: TypeAlias = (
-    Source | Answers | Where | Select | WithColumns | Applying | Dedup | Union | Join | EventTime | AnswerTime
+    Source | AnswerStream | Where | Select | WithColumns | Applying | Dedup | Union | Join | EventTime | AnswerTime
 )
 """Every kind of stream. A function that matches on it ends in `assert_never`: a forgotten kind is a type error."""
 
@@ -529,7 +529,7 @@ def node_of(stream: Stream) -> Node:
 def parents(stream: Stream) -> tuple[Stream, ...]:
     """The streams that a node reads; none for a source, and none for the answers of a query."""
     match node_of(stream):
-        case Source() | Answers():
+        case Source() | AnswerStream():
             return ()
         case Union(parents=sides):
             return sides
@@ -544,7 +544,7 @@ def parents(stream: Stream) -> tuple[Stream, ...]:
 def with_parents(stream: Stream, given: Sequence[Stream]) -> Stream:
     """The same node on top of other streams."""
     match node_of(stream):
-        case (Source() | Answers()) as root:
+        case (Source() | AnswerStream()) as root:
             return root
         case Union() as union:
             return replace(union, parents=tuple(given))
@@ -562,7 +562,7 @@ def with_sources(stream: Stream, of: Callable[[Source], Stream]) -> Stream:
     """The same stream with its sources replaced, also those of the queries whose answers it reads."""
     if isinstance(stream, Source):
         return of(stream)
-    if isinstance(stream, Answers):
+    if isinstance(stream, AnswerStream):
         return replace(stream, query=replace(stream.query, stream=with_sources(stream.query.stream, of)))
     return with_parents(stream, [with_sources(parent, of) for parent in parents(stream)])
 
@@ -571,12 +571,12 @@ def sources(stream: Stream) -> tuple[Source, ...]:
     """The sources that a stream reads, each once, in the order in which the user wrote them."""
     if isinstance(stream, Source):
         return (stream,)
-    if isinstance(stream, Answers):
+    if isinstance(stream, AnswerStream):
         return sources(stream.query.stream)
     return tuple(dict.fromkeys(source for parent in parents(stream) for source in sources(parent)))
 
 
-Derived: TypeAlias = Answers
+Derived: TypeAlias = AnswerStream
 """A stream of changes, which a stage computes from other streams."""
 
 

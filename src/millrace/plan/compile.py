@@ -10,7 +10,7 @@ from millrace.edge.fused import Fused
 from millrace.formats.sql import CannotFuseError
 from millrace.model.errors import Place, refuse
 from millrace.model.pipeline import FileSink, Pipeline, Sink, TableSink
-from millrace.model.query import Query
+from millrace.model.query import Query, queries_of
 from millrace.model.stream import (
     Derived,
     Explode,
@@ -67,7 +67,7 @@ def compile(pipeline: Pipeline, settings: PlanSettings = PlanSettings()) -> Plan
 def _stages(outputs: Mapping[str, Query | Stream], fuse: bool) -> tuple[Stage, ...]:
     """The stages of outputs, each after those that it reads; a query that several of them read is there once."""
     made: dict[str, Stage] = {}
-    read = [query for of in outputs.values() for query in _queries_read(of)]
+    read = [query for of in outputs.values() for root in derived_in(_stream_of(of)) for query in queries_of(root.query)]
 
     def add(id: str, of: Query | Stream) -> Stage:
         if id not in made:
@@ -85,12 +85,6 @@ def _stages(outputs: Mapping[str, Query | Stream], fuse: bool) -> tuple[Stage, .
     return tuple(made.values())
 
 
-def _queries_read(of: Query | Stream) -> list[Query]:
-    """The queries whose answers a query or a stream reads, directly or through others."""
-    own = [root.query for root in derived_in(_stream_of(of))]
-    return own + [query for each in own for query in _queries_read(each)]
-
-
 def _stream_of(of: Query | Stream) -> Stream:
     return of.stream if isinstance(of, Query) else of
 
@@ -101,9 +95,7 @@ def inner_id(query: Query) -> str:
     return f"query {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def over_changes(
-    id: str, of: Query | Stream, read: Sequence[tuple[Derived, Stage]], is_read: bool = False
-) -> Stage:
+def over_changes(id: str, of: Query | Stream, read: Sequence[tuple[Derived, Stage]], is_read: bool = False) -> Stage:
     """A stage that reads the answers of others. Refuses expressions that shards cannot compute."""
     query, stream = (of, of.stream) if isinstance(of, Query) else (None, of)
     inputs = []

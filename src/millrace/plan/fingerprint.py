@@ -21,7 +21,7 @@ from millrace.model.query import Query
 from millrace.model.schema import Schema
 from millrace.model.shared import is_narrowed
 from millrace.model.stream import (
-    Answers,
+    AnswerStream,
     AnswerTime,
     Dedup,
     EventTime,
@@ -64,7 +64,7 @@ def sources_in(fingerprint: Mapping[str, Any]) -> set[tuple[str, str]]:
     while left:
         node = left.pop()
         left += node["of"]
-        if node["is"] == Answers.__name__:
+        if node["is"] == AnswerStream.__name__:
             left.append(node["query"]["stream"])
         if node["is"] == Source.__name__:
             found.add((node["kind"], node["name"]))
@@ -89,7 +89,7 @@ def _own(stream: Stream, read: Container[str]) -> dict[str, Any]:
             kept = {key: value for key, value in options if key == "format"}
             columns = ", ".join(f"{column} {type}" for column, type in schema.typed if column in read)
             return {"kind": kind, "name": name, "schema": columns, "options": kept}
-        case Answers(query=query):
+        case AnswerStream(query=query):
             return {"query": fingerprint_of(query)}
         case AnswerTime(column=column):
             return {"column": column}

@@ -75,7 +75,7 @@ class ChangesEdge:
             ],
             names=schema.names,
         ).cast(schema)
-        if self._answering.mode is Mode.ACCUMULATING and is_view_row(self.stage.of):
+        if self._answering.mode is Mode.ACCUMULATING and is_view_row(self.stage.stream):
             gone = np.setdiff1d(np.arange(len(panes)), places.to_numpy())
             rows = pa.concat_tables([self._removed(panes.take(pa.array(gone)), schema), rows])
         return rows if len(rows) else None

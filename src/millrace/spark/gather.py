@@ -81,7 +81,7 @@ class Gathered:
             stage.id: part_progress(
                 (each for each in self.statuses if each.stage == number),
                 len(self.answers[stage.id]),
-                stage.inputs,
+                self.plan.sources_of(stage),
                 any(stage.of == other.of for other in self.plan.stages[:number]),
             )
             for number, stage in enumerate(self.plan.stages)

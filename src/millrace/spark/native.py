@@ -28,6 +28,8 @@ from millrace.model.evaluate import no_value
 from millrace.model.expression import Expression
 from millrace.model.schema import backticked
 from millrace.model.stream import (
+    AnswerStream,
+    AnswerTime,
     Dedup,
     EventTime,
     Explode,
@@ -47,7 +49,6 @@ from millrace.model.stream import (
 from millrace.model.typed import is_fallible
 from millrace.model.watermark import Percentile, Punctuated, Seen
 from millrace.model.window import Custom
-from millrace.panes.advance import Panes
 from millrace.panes.blobs import to_bytes
 from millrace.panes.late import LateJudge
 from millrace.plan.explain import edge_as_text
@@ -124,7 +125,12 @@ class _Plan:
                     first = first.unionByName(other, allowMissingColumns=True)
                 return first
             case Dedup(place=place):
-                raise refuse(f"dedup() needs an edge that is fused, and this one is {edge_as_text(self._stage)}", place)
+                raise refuse(
+                    f"dedup() needs an edge that is fused, and this one is {edge_as_text(self._job.plan, self._stage)}",
+                    place,
+                )
+            case AnswerStream() | AnswerTime():
+                raise AssertionError("the answers of a query are read in shards, not by an edge")
             case (Where() | Select() | WithColumns() | Join() | EventTime()) as step:
                 return self._step(step, self._frame(step.parent))
             case (Map() | Filter() | Explode()) as step:

@@ -226,18 +226,14 @@ class Shard:
                 else:
                     yield made
             if letters:
-                yield Message(
-                    shard, NO_STAGE, 0, DEAD, payload=to_bytes(pa.Table.from_pylist(letters, DEAD_LETTERS))
-                )
+                yield Message(shard, NO_STAGE, 0, DEAD, payload=to_bytes(pa.Table.from_pylist(letters, DEAD_LETTERS)))
             status = ShardStatus(
                 number, state.watermark, state.now, len(state.groups), _size(state), state.dropped,
                 time.process_time() - began, after.errors, back, after.due, after.elements, after.late,
             )  # fmt: skip
             yield Message(shard, number, 0, STATUS, json.dumps(asdict(status)))
 
-    def _passed_on(
-        self, shard: int, number: int, after: Advanced, letters: list[dict[str, Any]]
-    ) -> Iterator[Message]:
+    def _passed_on(self, shard: int, number: int, after: Advanced, letters: list[dict[str, Any]]) -> Iterator[Message]:
         """What a stage sends to those that read its answers; the dead letters of these are added."""
         state = after.state
         mark = {number: (state.watermark, after.is_idle)}
@@ -245,7 +241,7 @@ class Shard:
         for edge in self._edges.get(number, ()):
             taken = ChangesTaken() if after.changes is None else edge.take(after.changes)
             letters += taken.letters
-            if edge.stage.query is None:
+            if edge.panes is None:
                 if taken.rows is not None:
                     yield Message(shard, edge.number, number, ROWS, payload=to_bytes(taken.rows))
             elif edge.stage.level == self._level:
@@ -315,9 +311,7 @@ def processor(packed: PackedJob, run: str, level: int) -> StatefulProcessor:
 
 
 @reported
-def micro_batch(
-    packed: PackedJob, run: str, level: int, label: int, rows: Iterable[Row], stored: Any
-) -> Iterator[Row]:
+def micro_batch(packed: PackedJob, run: str, level: int, label: int, rows: Iterable[Row], stored: Any) -> Iterator[Row]:
     """One micro-batch of one shard as Spark rows; `stored` is its state as a map of blobs."""
     labels = packed.job.labels
     shard = labels.index(label)

@@ -269,9 +269,8 @@ def start(
         packed = job.pack()
         frame = read_messages(streaming(spark, job.shards), packed, stream=True)
         for level in range(plan.levels):
-            shards = processor(packed, opened.id, level)
             frame = frame.groupBy("shard").transformWithState(
-                shards, FROM_SHARD, outputMode="append", timeMode="none"
+                processor(packed, opened.id, level), FROM_SHARD, outputMode="append", timeMode="none"
             )
         writer = frame.writeStream.option("checkpointLocation", str(kept.spark)).outputMode("append")
         if until_caught_up:
