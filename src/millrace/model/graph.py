@@ -6,13 +6,14 @@ input of the next stage in the same micro-batch.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 from millrace.model.changes import Change
 from millrace.model.duration import BEGINNING_OF_TIME, to_instant
 from millrace.model.pane import Failure, Mode, Pane
 from millrace.model.query import Query
+from millrace.model.refined import is_view_row
 from millrace.model.rows import RowDeadLetter, RowEvaluator
 from millrace.model.stream import Derived, Stream, derived_in, find_event_time, sources
 from millrace.model.window import Row
@@ -167,8 +168,17 @@ class StageEngine:
     def _changes(self, root: Derived, said: Said) -> list[Change]:
         """A change of another stage as changes of this stage's stream."""
         change = as_change(root.query, said) if isinstance(said, Pane) else said
-        if change is None:
+        made = [] if change is None else self._rows_of(root, change)
+        if made or not isinstance(said, Pane) or isinstance(self.stage.of, Query):
+            return made
+        if root.query.mode is not Mode.ACCUMULATING or not is_view_row(self.stage.of):
             return []
+        # The pane replaces the one before it, but gives no row: a view drops the row of the pane before.
+        about = {name: value for name, value in root.query.row(said).items() if name in root.query.key_names}
+        nothing = dict.fromkeys(self.stage.of.schema.names)
+        return [Change({**nothing, **about}, said.at, -1, replace(said, diff=-1))]
+
+    def _rows_of(self, root: Derived, change: Change) -> list[Change]:
         column = find_event_time(self.stage.stream)
         made = []
         for row in self.rows.take_change(root, change.row):
@@ -180,7 +190,7 @@ class StageEngine:
                     self.rows.dead.append(RowDeadLetter(row, reason))
                     continue
                 at = to_instant(named)
-            made.append(Change(row, at, change.diff))
+            made.append(Change(row, at, change.diff, change.pane))
         return made
 
 
@@ -189,7 +199,7 @@ def as_change(query: Query, pane: Pane) -> Change | None:
     if pane.diff < 0 and query.mode is Mode.ACCUMULATING:
         return None
     row = {name: value for name, value in query.row(pane).items() if name in query.schema}
-    return Change(row, pane.at, pane.diff)
+    return Change(row, pane.at, pane.diff, pane)
 
 
 def time_reason(column: str, named: int | None, at: int) -> str | None:

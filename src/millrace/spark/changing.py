@@ -43,8 +43,8 @@ class ChangesEdge:
         self._time = find_event_time(stage.stream)
         self._named = ", ".join(source.name for source in sources(stage.stream))
 
-    def take(self, said: pa.Table) -> ChangesTaken:
-        """Process the panes of a micro-batch."""
+    def take(self, said: pa.Table, last_only: bool = False) -> ChangesTaken:
+        """Process the panes of a micro-batch; with `last_only`, those of a batch, which has nothing to remove."""
         panes = answers(self._answering, said)
         taken = ChangesTaken()
         many = len(self._answering.schema.names)
@@ -55,12 +55,12 @@ class ChangesEdge:
         for row, reason in made.bad:
             taken.letters.append(self._letter(given, row, reason))
         if self.panes is None:
-            taken.rows = self._rows(panes, made.rows)
+            taken.rows = self._rows(panes, made.rows, removes=not last_only)
         else:
             taken.rows = self._partials(given, said, made.rows, taken)
         return taken
 
-    def _rows(self, panes: pa.Table, made: pa.Table) -> pa.Table | None:
+    def _rows(self, panes: pa.Table, made: pa.Table, removes: bool) -> pa.Table | None:
         """Rows with the diff, timing, index and last flag of their panes.
 
         Where a pane replaces the one before it, a pane that gives no row removes that row from the view.
@@ -75,7 +75,7 @@ class ChangesEdge:
             ],
             names=schema.names,
         ).cast(schema)
-        if self._answering.mode is Mode.ACCUMULATING and is_view_row(self.stage.stream):
+        if removes and self._answering.mode is Mode.ACCUMULATING and is_view_row(self.stage.stream):
             gone = np.setdiff1d(np.arange(len(panes)), places.to_numpy())
             rows = pa.concat_tables([self._removed(panes.take(pa.array(gone)), schema), rows])
         return rows if len(rows) else None

@@ -177,7 +177,7 @@ class Shard:
 
     def __init__(self, job: Job, level: int = 0, last_only: bool = False) -> None:
         """Prepare the stages that have state."""
-        self._shards, self._level = job.shards, level
+        self._shards, self._level, self._last_only = job.shards, level, last_only
         self._stages = {
             number: StageShard(number, stage, last_only)
             for number, stage in enumerate(job.stages)
@@ -239,7 +239,9 @@ class Shard:
         mark = {number: (state.watermark, after.is_idle)}
         report = TaskReport(Times(after.before, state.now), marks=mark)
         for edge in self._edges.get(number, ()):
-            taken = ChangesTaken() if after.changes is None else edge.take(after.changes)
+            # A batch gives the rows of the last answers, but aggregates all of them.
+            read = after.said if edge.panes is None and self._last_only else after.changes
+            taken = ChangesTaken() if read is None else edge.take(read, self._last_only)
             letters += taken.letters
             if edge.panes is None:
                 if taken.rows is not None:

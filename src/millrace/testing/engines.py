@@ -195,4 +195,9 @@ def as_failures(table: pa.Table, query: Query) -> list[Failure]:
     ]
 
 
+def pane_engine(query: Query, tables: Mapping[str, Iterable[Row]], now: int) -> PaneEngine:
+    """The engine of a stage in a graph."""
+    return PaneEngine(query, tables, now, changes=query.reads_retractions, timed=True)
+
+
 ENGINES: dict[str, Callable[[Query], Engine]] = {"reference": Reference, "panes": PaneEngine}
