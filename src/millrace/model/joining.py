@@ -8,6 +8,7 @@ with the net change of the result:
 - A row *has a partner* if the sum of the diffs of all its partners so far is positive. So a row whose partners are all
   taken back has none.
 - With `unmatched="early"`, a row without a partner is in the result, with NULLs.
+- In a semi or anti join, a row of the right side counts by its `on` columns and its time alone.
 - A row of a semi join is in the result while it has a partner. Its event time is the least of the pairs with the
   partners that came first; it does not change until the last partner is taken back.
 
@@ -106,6 +107,11 @@ class JoinSpec:
     def others(self, side: int) -> tuple[Column, ...]:
         """The columns of a side beside `on`."""
         return tuple(column for column in self.columns(side) if column.name not in self.on)
+
+    def kept(self, side: int) -> tuple[str, ...]:
+        """The columns of a side that the join keeps, `on` first."""
+        others = () if self.is_filter and side == RIGHT else self.others(side)
+        return (*self.on, *(column.name for column in others))
 
     def is_outer(self, side: int) -> bool:
         """Whether the result has the rows of a side that have no partner."""
@@ -279,9 +285,10 @@ class JoinReference:
             if change.at < self._watermarks[side] - self.spec.lateness[side]:
                 dropped += 1
                 continue
+            row = {name: change.row[name] for name in self.spec.kept(side)}
             for window in self._windows(change):
-                identity = _identity(change.row, change.at, window)
-                come.setdefault(identity, _Entry(change.row, change.at, window)).count += change.diff
+                identity = _identity(row, change.at, window)
+                come.setdefault(identity, _Entry(row, change.at, window)).count += change.diff
         self.dropped = self.dropped[0] + dropped * (side == LEFT), self.dropped[1] + dropped * (side == RIGHT)
         return _counted(come)
 
