@@ -9,6 +9,7 @@ import pyarrow.types as types
 
 from millrace.panes.arms import Ints
 from millrace.panes.grouping import identify, pick
+from millrace.panes.hashing import Hashes
 
 COUNT = "__count"
 
@@ -34,7 +35,7 @@ def distinct(column: pa.Array) -> pa.Array:
     return column
 
 
-def with_numbers(rows: pa.Table, name: str, numbers: Ints) -> pa.Table:
+def with_numbers(rows: pa.Table, name: str, numbers: Ints | Hashes) -> pa.Table:
     """The rows with a column of numbers replaced, or added at the end."""
     if name in rows.column_names:
         return rows.set_column(rows.column_names.index(name), name, pa.array(numbers))
