@@ -10,7 +10,7 @@ from millrace.model.joining import JoinReference, JoinSpec
 
 
 @pytest.mark.no_cover
-@examples(1500)
+@examples(400)
 @given(specs(), steps())
 def test_the_columns_say_what_the_reference_says(spec: JoinSpec, happening: list[Step]) -> None:
     reference, columns = JoinReference(spec), ColumnarJoin(spec)

@@ -49,9 +49,12 @@ def specs(draw: st.DrawFn, hows: Sequence[str] = HOWS, unmatched: Sequence[str] 
     how = draw(st.sampled_from(hows))
     when = "final" if how in ("inner", "semi") else draw(st.sampled_from(unmatched))
     low = draw(st.integers(-8, 8))
-    within, windowing = (low, low + draw(st.integers(0, 8))), None
-    if draw(st.integers(0, 2)) == 0:
-        within, windowing = None, draw(st.sampled_from([Fixed(5), Fixed(7, 3), Sliding(7, 3)]))
+    within, windowing = draw(
+        st.one_of(
+            st.tuples(st.builds(lambda width: (low, low + width), st.integers(0, 8)), st.none()),
+            st.tuples(st.none(), st.sampled_from([Fixed(5), Fixed(7, 3), Sliding(7, 3)])),
+        )
+    )
     lateness = draw(st.tuples(st.sampled_from([0, 4]), st.sampled_from([0, 6])))
     on = draw(st.sampled_from([("k", "x"), ("k",), ("x",)]))
     left, right = (Schema(tuple(column for column in each if is_kept(column.name, on))) for each in (LEFT, RIGHT))

@@ -2,7 +2,7 @@
 
 Each side of a join is a multiset of rows with their event times. With windows, a row counts once for each window that
 it is in, and the window is a part of its key. A micro-batch adds the net of its changes to both sides. It then answers
-with the net change of the result:
+with the net change of the pairs and the net change of the rows alone:
 
 - A pair is in the result as often as the product of the counts of its two rows.
 - A row *has a partner* if the sum of the diffs of all its partners so far is positive. So a row whose partners are all
@@ -249,7 +249,7 @@ class JoinReference:
         before = self._kept
         come = self._arrived(LEFT, left), self._arrived(RIGHT, right)
         after = _added(before[LEFT], come[LEFT]), _added(before[RIGHT], come[RIGHT])
-        net = _Net()
+        net, alone = _Net(), _Net()
         pairs = [] if self.spec.is_filter else product(after[LEFT].items(), after[RIGHT].items())
         for (one, first), (other, second) in pairs:
             if self._is_pair(first, second):
@@ -260,11 +260,11 @@ class JoinReference:
                 old = before[side].get(identity)
                 self._meet(side, entry, old, after[1 - side] if old is None else come[1 - side])
                 if old is not None and self._is_said(side, old):
-                    net.add(self._alone(side, old), self._said_at(old), -old.count)
+                    alone.add(self._alone(side, old), self._said_at(old), -old.count)
                 if self._is_said(side, entry):
-                    net.add(self._alone(side, entry), self._said_at(entry), entry.count)
+                    alone.add(self._alone(side, entry), self._said_at(entry), entry.count)
         self._kept = _counted(after[LEFT]), _counted(after[RIGHT])
-        return net.changes()
+        return net.changes() + alone.changes()
 
     def watermark(self, left: int, right: int) -> list[Change]:
         """The answers to an advance of the watermarks. A watermark that is behind the one before stays as it was."""

@@ -15,12 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.model.arrow import arrow_type
-from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME
+from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.joining import LEFT, RIGHT, JoinSpec
 from millrace.panes.arms import Bools, Ints
 from millrace.panes.grouping import keep, pick
 from millrace.panes.netting import COUNT, netted, with_numbers
-from millrace.panes.sides import AT, DIFF, END, PARTNERS, SAID, START, Arrived, Found, Side, array, numbers
+from millrace.panes.sides import AT, DIFF, END, PARTNERS, SAID, START, Arrived, Side, array, has_key, numbers
 from millrace.panes.store import Located, RowStore, stack
 
 _NOWHERE = Located(np.zeros(0, np.intp), np.zeros(0, np.intp))
@@ -37,6 +37,17 @@ class JoinState:
     watermarks: tuple[int, int] = (BEGINNING_OF_TIME, BEGINNING_OF_TIME)
     dropped: tuple[int, int] = (0, 0)
     """How many changes of each side came too late."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """What a bundle changes: the stores of both sides, the numbers of late changes, and answers with their counts."""
+
+    stores: list[RowStore]
+    late: list[int]
+    pairs: list[pa.Table] = field(default_factory=list)
+    alone: list[pa.Table] = field(default_factory=list)
+    """Rows without columns of the other side."""
 
 
 class Joining:
@@ -56,66 +67,77 @@ class Joining:
         have the columns of `spec.schema`, `__at` and `__diff`. A watermark that is behind the one before stays as it
         was.
         """
-        stores, dropped, answers = (state.left, state.right), state.dropped, []
-        if (left is not None and len(left)) or (right is not None and len(right)):
-            stores, late, said = self._take_in(state, left, right)
-            dropped = dropped[LEFT] + late[LEFT], dropped[RIGHT] + late[RIGHT]
-            answers.append(self._net(said))
+        work = self._take_in(state, left, right)
+        dropped = state.dropped[LEFT] + work.late[LEFT], state.dropped[RIGHT] + work.late[RIGHT]
         now = max(watermarks[LEFT], state.watermarks[LEFT]), max(watermarks[RIGHT], state.watermarks[RIGHT])
-        kept_left, left_alone = self._let_go(self.left, stores[LEFT], now)
-        kept_right, right_alone = self._let_go(self.right, stores[RIGHT], now)
-        answers.append(self._net([*left_alone, *right_alone]))
-        after = replace(state, left=kept_left, right=kept_right, watermarks=now, dropped=dropped)
+        lefts, left_alone = self._let_go(self.left, work.stores[LEFT], now)
+        rights, right_alone = self._let_go(self.right, work.stores[RIGHT], now)
+        answers = [*self._net(work.pairs), *self._net(work.alone), *self._net([*left_alone, *right_alone])]
+        after = replace(state, left=lefts, right=rights, watermarks=now, dropped=dropped)
         return after, self._answered(answers)
 
     # Input.
 
-    def _take_in(
-        self, state: JoinState, left: pa.Table | None, right: pa.Table | None
-    ) -> tuple[tuple[RowStore, RowStore], tuple[int, int], list[pa.Table]]:
-        """Both stores after a bundle, the numbers of late changes, and the answers."""
-        said: list[pa.Table] = []
-        lefts, rights, late = state.left, state.right, [0, 0]
-        if right is not None and len(right):
-            come = self.right.arrived(right, state.watermarks[RIGHT])
-            late[RIGHT] = come.dropped
-            found = self.right.partners(come, state.left)
-            times = np.maximum(come.at[found.asked], state.left.numbers(found.places, AT))
-            held = state.left.numbers(found.places, COUNT)
-            if not self.spec.is_filter:
-                for kept in state.left.take(found.places, self._shown(self.left)):
-                    said.append(self._pairs(kept, pick(come.rows, found.asked), held * come.counts[found.asked], times))
-            rights = self._added(self.right, state.right, come, found, held, times, said)
-            lefts = self._met(self.left, state.left, found.places, come.counts[found.asked], times, said)
-        if left is not None and len(left):
-            come = self.left.arrived(left, state.watermarks[LEFT])
-            late[LEFT] = come.dropped
-            found = self.left.partners(come, rights)
-            times = np.maximum(come.at[found.asked], rights.numbers(found.places, AT))
-            held = rights.numbers(found.places, COUNT)
-            if not self.spec.is_filter:
-                for kept in rights.take(found.places, self._shown(self.right)):
-                    said.append(self._pairs(pick(come.rows, found.asked), kept, held * come.counts[found.asked], times))
-            lefts = self._added(self.left, lefts, come, found, held, times, said)
-            rights = self._met(self.right, rights, found.places, come.counts[found.asked], times, said)
-        return (lefts, rights), (late[LEFT], late[RIGHT]), said
+    def _take_in(self, state: JoinState, left: pa.Table | None, right: pa.Table | None) -> _Work:
+        """Both stores after a bundle, the number of late changes of each side, and the answers."""
+        work = _Work([state.left, state.right], [0, 0])
+        for side, changes in ((self.right, right), (self.left, left)):
+            if changes is None or not len(changes):
+                continue
+            come = side.arrived(changes, state.watermarks[side.number])
+            work.late[side.number] = come.dropped
+            if len(come.rows) and self.spec.is_filter:
+                self._count(work, side, come)
+            elif len(come.rows):
+                self._pair(work, side, come)
+        return work
 
-    def _added(
-        self, side: Side, store: RowStore, come: Arrived, found: Found, held: Ints, times: Ints, said: list[pa.Table]
-    ) -> RowStore:
-        """The store after rows are added; `found` are their partners, with the counts and times of the pairs.
+    def _pair(self, work: _Work, side: Side, come: Arrived) -> None:
+        """Pair the rows that arrived on a side with the kept rows of the other side, and keep them."""
+        other = self.right if side is self.left else self.left
+        kept = work.stores[other.number]
+        found = side.pairs(come, kept)
+        held, diffs = kept.numbers(found.places, COUNT), come.counts[found.asked]
+        for theirs in kept.take(found.places, [*other.columns, AT]):
+            own = pick(come.rows, found.asked)
+            both = (own, theirs) if side is self.left else (theirs, own)
+            times = np.maximum(numbers(own, AT), numbers(theirs, AT))
+            work.pairs.append(self._answer(self._own(side, own) | self._of_pair(*both), held * diffs, times))
+        if other.counts_partners and len(found.places):
+            span = max(len(segment.rows) for segment in kept.segments)
+            codes = found.places.segment * span + found.places.row
+            _, firsts, ids = np.unique(codes, return_index=True, return_inverse=True)
+            places = found.places.take(firsts)
+            (rows,) = kept.take(places)
+            self._meet(work, other, places, rows, _sums(ids, diffs, len(firsts)), _zeros(rows))
+        self._add(work, side, come, _sums(found.asked, held, len(come.rows)), _zeros(come.rows))
+
+    def _count(self, work: _Work, side: Side, come: Arrived) -> None:
+        """Count the partners of rows of the left, without listing the pairs, and keep the rows that arrived."""
+        other = self.right if side is self.left else self.left
+        kept = work.stores[other.number]
+        places = side.near(come, kept)
+        for theirs in kept.take(places):
+            if side is self.left:
+                found = side.tallied(come.rows, theirs)
+                self._add(work, side, come, found.sums, np.maximum(come.at, found.firsts))
+                return
+            found = other.tallied(theirs, come.rows)
+            met = np.flatnonzero(found.some & has_key(theirs, other.keys))
+            theirs, firsts = pick(theirs, met), found.firsts[met]
+            self._meet(work, other, places.take(met), theirs, found.sums[met], np.maximum(numbers(theirs, AT), firsts))
+        self._add(work, side, come, _zeros(come.rows), _zeros(come.rows))
+
+    def _add(self, work: _Work, side: Side, come: Arrived, partners: Ints, told: Ints) -> None:
+        """Keep the rows that arrived, with the sums of their partners and, in a semi join, the times of the answers.
 
         Rows that are taken back are found and replaced. Other rows equal to kept ones become rows of their own: the
-        result depends on the sum of their counts only. Rows of a semi join are one, as they have one time in the
-        answers.
+        result depends on the sum of their counts only. Equal rows of a semi join become one, as their answers have the
+        same time.
         """
-        many = len(come.rows)
-        if not many:
-            return store
-        partners = _sums(found.asked, held, many)
-        told = _leasts(found.asked, times, held > 0, many) if side.is_semi else np.zeros(many, np.int64)
+        store = work.stores[side.number]
         counts, gone = come.counts.copy(), _NOWHERE
-        sought = np.arange(many) if side.is_semi else np.flatnonzero(counts < 0)
+        sought = np.arange(len(counts)) if side.is_semi else np.flatnonzero(counts < 0)
         if len(sought) and store.segments:
             equal = side.equal(come, sought, store)
             gone = equal.places
@@ -128,33 +150,23 @@ class Joining:
         rows = with_numbers(come.rows, COUNT, counts)
         if side.counts_partners:
             rows = with_numbers(rows, PARTNERS, partners)
-            said += self._alone(side, rows, self._is_said(side, partners) * come.counts, told)
+            work.alone += self._alone(side, rows, self._is_said(side, partners) * come.counts, told)
         if side.is_semi:
             rows = with_numbers(rows, SAID, told)
-        return store.put(gone, keep(rows, counts != 0))
+        work.stores[side.number] = store.put(gone, keep(rows, counts != 0))
 
-    def _met(
-        self, side: Side, store: RowStore, places: Located, diffs: Ints, times: Ints, said: list[pa.Table]
-    ) -> RowStore:
-        """The store after kept rows meet partners that arrived, with their diffs and the times of the pairs."""
-        if not side.counts_partners or not len(places):
-            return store
-        span = max(len(segment.rows) for segment in store.segments)
-        _, firsts, ids = np.unique(places.segment * span + places.row, return_index=True, return_inverse=True)
-        places = places.take(firsts)
-        (rows,) = store.take(places)
+    def _meet(self, work: _Work, side: Side, places: Located, rows: pa.Table, diffs: Ints, told: Ints) -> None:
+        """Add the diffs of partners that arrived to kept rows; `told` is the time if they are a row's first ones."""
         before = numbers(rows, PARTNERS)
-        after = before + _sums(ids, diffs, len(firsts))
-        told = np.zeros(len(firsts), np.int64)
+        after = before + diffs
         if side.is_semi:
-            first = _leasts(ids, times, diffs > 0, len(firsts))
-            told = np.where(before > 0, numbers(rows, SAID), first)
+            told = np.where(before > 0, numbers(rows, SAID), told)
             rows = with_numbers(rows, SAID, told)
         turned = self._is_said(side, after).astype(np.int64) - self._is_said(side, before)
-        said += self._alone(side, rows, turned * numbers(rows, COUNT), told)
+        work.alone += self._alone(side, rows, turned * numbers(rows, COUNT), told)
         changed = after != before
         rows = keep(with_numbers(rows, PARTNERS, after), changed)
-        return store.put(places.take(np.flatnonzero(changed)), rows)
+        work.stores[side.number] = work.stores[side.number].put(places.take(np.flatnonzero(changed)), rows)
 
     def _is_said(self, side: Side, partners: Ints) -> Bools:
         """Which rows are in the result alone, while they are kept."""
@@ -178,13 +190,10 @@ class Joining:
 
     # Answers.
 
-    def _shown(self, side: Side) -> list[str]:
-        """The columns of kept rows that answers are made of."""
-        return [*side.columns, *(() if self.spec.windowing is None else (START, END))]
-
-    def _pairs(self, left: pa.Table, right: pa.Table, counts: Ints, times: Ints) -> pa.Table:
-        values = {name: right[own] for name, own in _named(self.right, self.right.values)}
-        return self._answer(self._own(self.left, left) | values, counts, times)
+    def _of_pair(self, left: pa.Table, right: pa.Table) -> dict[str, pa.Array]:
+        """The columns of a pair, without the bounds of its window."""
+        values = {name: right[own] for name, own in zip(self.right.names, self.right.columns, strict=True)}
+        return values | {name: left[own] for name, own in zip(self.left.names, self.left.columns, strict=True)}
 
     def _alone(self, side: Side, rows: pa.Table, counts: Ints, told: Ints) -> list[pa.Table]:
         """Rows without columns of the other side; those whose count is 0 are left out."""
@@ -196,7 +205,7 @@ class Joining:
 
     def _own(self, side: Side, rows: pa.Table) -> dict[str, pa.Array]:
         """The columns of an answer that one side gives."""
-        columns = {name: rows[own] for name, own in _named(side, side.columns)}
+        columns = {name: rows[own] for name, own in zip(side.names, side.columns, strict=True)}
         if self.spec.windowing is not None:
             columns["window_start"] = array(rows, START).view(_TIMESTAMP)
             columns["window_end"] = array(rows, END).view(_TIMESTAMP)
@@ -206,7 +215,7 @@ class Joining:
         return pa.table({**columns, AT: pa.array(times), COUNT: pa.array(counts)})
 
     def _net(self, said: list[pa.Table]) -> list[pa.Table]:
-        """The answers of one step; if some take others back, only what remains."""
+        """The answers of one kind in one step; if some take others back, only what remains."""
         if not said:
             return []
         rows = stack(said)
@@ -214,13 +223,12 @@ class Joining:
             rows = netted(rows, [AT, *(name for name in rows.column_names if name not in (AT, COUNT))])
         return [rows]
 
-    def _answered(self, answers: list[list[pa.Table]]) -> pa.Table:
-        """The answers of all steps, one row for each change."""
-        parts = [rows for each in answers for rows in each]
-        if not parts:
+    def _answered(self, answers: list[pa.Table]) -> pa.Table:
+        """All answers, one row for each change."""
+        if not answers:
             fields = [(column.name, arrow_type(column.type) or pa.null()) for column in self.spec.schema]
             return pa.schema([*fields, (AT, pa.int64()), (DIFF, pa.int8())]).empty_table()
-        rows = stack(parts)
+        rows = stack(answers)
         counts = numbers(rows, COUNT)
         if (counts != 1).any():
             rows = pick(rows, np.repeat(np.arange(len(rows)), np.abs(counts)))
@@ -232,9 +240,8 @@ class Joining:
         return pa.table({**columns, AT: rows[AT], DIFF: pa.array(np.sign(numbers(rows, COUNT)).astype(np.int8))})
 
 
-def _named(side: Side, columns: tuple[str, ...]) -> list[tuple[str, str]]:
-    """The user's names of columns of a side, and their own."""
-    return [(name, own) for name, own in zip(side.names, side.columns, strict=True) if own in columns]
+def _zeros(rows: pa.Table) -> Ints:
+    return np.zeros(len(rows), np.int64)
 
 
 def _sums(ids: npt.NDArray[np.intp], values: Ints, many: int) -> Ints:
@@ -242,10 +249,3 @@ def _sums(ids: npt.NDArray[np.intp], values: Ints, many: int) -> Ints:
     sums = np.zeros(many, np.int64)
     np.add.at(sums, ids, values)
     return sums
-
-
-def _leasts(ids: npt.NDArray[np.intp], values: Ints, counted: Bools, many: int) -> Ints:
-    """The least value of each id among those that are counted."""
-    least = np.full(many, END_OF_TIME)
-    np.minimum.at(least, ids[counted], values[counted])
-    return least

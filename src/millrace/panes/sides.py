@@ -22,11 +22,13 @@ from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME
 from millrace.model.joining import LEFT, JoinSpec
 from millrace.model.window import Calendar, Fixed, Sliding
 from millrace.panes.arms import Bools, Ints
+from millrace.panes.floats import as_compared
 from millrace.panes.grouping import identify, keep, pick
 from millrace.panes.hashing import Hashes, hash_keys, with_number
 from millrace.panes.netting import COUNT, distinct, netted, with_numbers
 from millrace.panes.slices import slice_of, windows_of
 from millrace.panes.store import HASH, Located, RowStore, stack
+from millrace.panes.tally import Tally, tally
 
 AT, DIFF = "__at", "__diff"
 PARTNERS, SAID = "__partners", "__said"
@@ -55,7 +57,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """Pairs of a row and a kept row of the other side: the number of the first, and the position of the second."""
+    """Pairs of a row that arrived and a kept row: the number of the first, and the position of the second."""
 
     asked: npt.NDArray[np.intp]
     places: Located
@@ -149,42 +151,68 @@ class Side:
 
     # Partners.
 
-    def partners(self, come: Arrived, kept: RowStore) -> Found:
-        """The partners of the rows that arrived on this side, among the kept rows of the other side."""
+    @property
+    def _bounds(self) -> tuple[int, int]:
+        """The least and the greatest time of a partner, less that of a row of this side."""
+        assert self.spec.within is not None
+        low, high = self.spec.within
+        return (low, high) if self.number == LEFT else (-high, -low)
+
+    def _asking(self, come: Arrived) -> tuple[npt.NDArray[np.intp], Hashes]:
+        """The rows that may have partners, and the hashes under which the other side keeps these; some rows twice."""
         rows = np.flatnonzero(has_key(come.rows, self.keys))
         if self.spec.within is None:
-            asking, hashes = rows, come.rows[HASH].to_numpy()[rows]
-            return self._found(come, kept, asking, hashes, [START])
-        low, high = self.spec.within if self.number == LEFT else (-self.spec.within[1], -self.spec.within[0])
+            return rows, come.rows[HASH].to_numpy()[rows]
+        low, high = self._bounds
         first, last = (come.at + low) // self.width, (come.at + high) // self.width
         second = rows[last[rows] > first[rows]]
         asking = np.concatenate([rows, second])
-        hashes = with_number(come.keys[asking], np.concatenate([first[rows], last[second]]))
-        found = self._found(come, kept, asking, hashes, [])
-        apart = kept.numbers(found.places, AT) - come.at[found.asked]
-        near = np.flatnonzero((apart >= low) & (apart <= high))
-        return Found(found.asked[near], found.places.take(near))
+        return asking, with_number(come.keys[asking], np.concatenate([first[rows], last[second]]))
 
-    def _found(
-        self, come: Arrived, kept: RowStore, asking: npt.NDArray[np.intp], hashes: Hashes, also: Sequence[str]
-    ) -> Found:
-        on = [*self.keys, *also]
-        wanted = with_numbers(pick(come.rows.select(on), asking), HASH, hashes)
-        asked, places = kept.find(wanted, on)
-        return Found(asking[asked], places)
+    def pairs(self, come: Arrived, kept: RowStore) -> Found:
+        """The partners of the rows that arrived on this side, among the kept rows of the other side."""
+        asking, hashes = self._asking(come)
+        on = [*self.keys, *(() if self.spec.windowing is None else (START,))]
+        asked, places = kept.find(with_numbers(pick(come.rows.select(on), asking), HASH, hashes), on)
+        asked = asking[asked]
+        if self.spec.within is None:
+            return Found(asked, places)
+        low, high = self._bounds
+        apart = kept.numbers(places, AT) - come.at[asked]
+        near = np.flatnonzero((apart >= low) & (apart <= high))
+        return Found(asked[near], places.take(near))
+
+    def near(self, come: Arrived, kept: RowStore) -> Located:
+        """The kept rows of the other side among which the partners of the rows that arrived are, each once."""
+        return _under(self._asking(come)[1], kept)
+
+    def tallied(self, rows: pa.Table, others: pa.Table) -> Tally:
+        """The partners of rows of this side among rows of the other side."""
+        on = [*self.keys, *(() if self.spec.windowing is None else (START,))]
+        both = stack([rows.select(on), others.select(on)])
+        ids = identify([as_compared(array(both, name)) for name in on], len(both)).ids
+        at, known = numbers(rows, AT), has_key(others, self.keys)
+        if self.spec.within is None:
+            low, high = np.full(len(rows), BEGINNING_OF_TIME), np.full(len(rows), END_OF_TIME)
+        else:
+            low, high = at + self._bounds[0], at + self._bounds[1]
+        partners = ids[len(rows) :][known], numbers(others, AT)[known], numbers(others, COUNT)[known]
+        return tally(ids[: len(rows)], low, high, *partners)
 
     def equal(self, come: Arrived, rows: npt.NDArray[np.intp], kept: RowStore) -> Found:
         """The kept rows of this side that equal these of the rows that arrived."""
         wanted = pick(come.rows, rows)
-        on = [*self.keys, AT, *(() if self.spec.windowing is None else (START,))]
-        asked, places = kept.find(wanted, on)
-        for found in kept.take(places, self.columns):
-            sought = pick(wanted.select(self.columns), asked)
-            both = stack([found, sought])
-            ids = identify([distinct(array(both, name)) for name in self.columns], len(both)).ids
-            same = np.flatnonzero(ids[: len(asked)] == ids[len(asked) :])
-            asked, places = asked[same], places.take(same)
-        return Found(rows[asked], places)
+        places = _under(wanted[HASH].to_numpy(), kept)
+        times = np.isin(kept.numbers(places, AT), numbers(wanted, AT))
+        places = places.take(np.flatnonzero(times))
+        for found in kept.take(places, self._exact):
+            both = stack([found, wanted.select(self._exact)])
+            same = identify([distinct(array(both, name)) for name in self._exact], len(both))
+            row_of = np.full(same.count, -1, np.intp)
+            row_of[same.ids[len(found) :]] = rows
+            asked = row_of[same.ids[: len(found)]]
+            return Found(asked[asked >= 0], places.take(np.flatnonzero(asked >= 0)))
+        return Found(np.zeros(0, np.intp), places)
 
     # Time.
 
@@ -198,6 +226,15 @@ class Side:
                 gone &= segment.column(AT) < _instant(watermarks[LEFT] - self.spec.lateness[LEFT])
             masks.append(gone)
         return kept.where(masks) if any(mask.any() for mask in masks) else _NOWHERE
+
+
+def _under(hashes: Hashes, kept: RowStore) -> Located:
+    """The kept rows with one of these hashes, each once."""
+    sought = np.unique(hashes)
+    asked, places = kept.find(pa.table({HASH: pa.array(sought)}), [])
+    # The index of a store holds hashes without their low bits.
+    exact = kept.numbers(places, HASH).view(np.uint64) == sought[asked]
+    return places.take(np.flatnonzero(exact))
 
 
 def windows_at(windowing: Fixed | Sliding | Calendar, at: Ints) -> tuple[npt.NDArray[np.intp], Ints, Ints]:
