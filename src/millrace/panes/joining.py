@@ -99,7 +99,7 @@ class Joining:
         found = side.pairs(come, kept)
         held, diffs = kept.numbers(found.places, COUNT), come.counts[found.asked]
         for theirs in kept.take(found.places, [*other.columns, AT]):
-            own = pick(come.rows, found.asked)
+            own = pick(come.rows.select(self._shown(side)), found.asked)
             both = (own, theirs) if side is self.left else (theirs, own)
             times = np.maximum(numbers(own, AT), numbers(theirs, AT))
             work.pairs.append(self._answer(self._own(side, own) | self._of_pair(*both), held * diffs, times))
@@ -189,6 +189,10 @@ class Joining:
         return store.put(places), said
 
     # Answers.
+
+    def _shown(self, side: Side) -> list[str]:
+        """The columns that answers are made of."""
+        return [*side.columns, AT, *(() if self.spec.windowing is None else (START, END))]
 
     def _of_pair(self, left: pa.Table, right: pa.Table) -> dict[str, pa.Array]:
         """The columns of a pair, without the bounds of its window."""
