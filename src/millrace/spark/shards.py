@@ -48,7 +48,7 @@ _SHARDS_CACHED = 64
 class StageState:
     """The state of one stage in a shard, between two micro-batches."""
 
-    kept: StoredState
+    kept: StoredState[PaneState]
     progress: tuple[Progress, ...]
 
 
