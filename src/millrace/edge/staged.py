@@ -21,6 +21,7 @@ from millrace.model.stream import (
     Explode,
     Filter,
     Join,
+    JoinStream,
     Map,
     Select,
     Source,
@@ -125,7 +126,7 @@ class Stages:
                 columns = ", ".join([*logged, *map(quoted, own.schema.names)])
                 rows = f"SELECT {ROW_NUMBER}, 0 AS {SIDE}, {columns} FROM {self._decoded}"
                 return Staged(rows, is_logged=self._is_logged) if own == source else None
-            case AnswerStream():
+            case AnswerStream() | JoinStream():
                 raise CannotFuseError("the answers of a query are not rows of a source")
             case AnswerTime(parent=parent):
                 return self._stream(parent, source)

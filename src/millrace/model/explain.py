@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from millrace.model.duration import format_duration
 from millrace.model.operators import operator_of
 from millrace.model.query import Query
-from millrace.model.stream import AnswerStream, Source, Stream, parents
+from millrace.model.stream import AnswerStream, JoinStream, Source, Stream, parents
 from millrace.model.trigger import may_finish
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ def _of(node: Stream | Query) -> Step:
     source = node.name if isinstance(node, Source) else None
     if isinstance(node, AnswerStream):
         return _of_query(node.query)
+    if isinstance(node, JoinStream):
+        return Step(operator.verb, operator.detail, tuple(map(_of, node.sides)))
     return Step(operator.verb, operator.detail, tuple(map(_of, parents(node))), source)
 
 

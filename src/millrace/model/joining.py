@@ -80,6 +80,17 @@ class JoinSpec:
         self._check_partners()
         self._check_names()
 
+    def __str__(self) -> str:
+        if self.within is not None:
+            low, high = (f"{'-' * (each < 0)}{format_duration(abs(each))}" for each in self.within)
+            near = f"within {low} to {high}"
+        else:
+            near = f"in {self.windowing}"
+        left, right = map(format_duration, self.lateness)
+        late = "" if self.lateness == (0, 0) else f", lateness {left if left == right else f'{left} and {right}'}"
+        early = ", unmatched early" if self.unmatched == "early" else ""
+        return f"{self.how} of streams on {', '.join(self.on)} {near}{late}{early}"
+
     @property
     def schema(self) -> Schema:
         """The columns of the result: `on`, with windows their bounds, the other columns of the left, of the right."""

@@ -19,6 +19,7 @@ from millrace.model.stream import (
     Explode,
     Filter,
     Join,
+    JoinStream,
     Map,
     Select,
     Source,
@@ -48,6 +49,8 @@ def operator_of(stream: Stream) -> Operator:
     match node_of(stream):
         case Source(kind=kind, name=name, schema=schema) as source:
             return Operator("source", f"{kind} {name} ({schema}){', strict' if source.is_strict else ''}")
+        case JoinStream(spec=spec):
+            return Operator("join", f"{spec}", columns=frozenset())
         case AnswerStream(schema=schema):
             return Operator("answers", f"as changes ({schema})")
         case AnswerTime(column=column):

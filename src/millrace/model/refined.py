@@ -15,6 +15,7 @@ from millrace.model.stream import (
     Explode,
     Filter,
     Join,
+    JoinStream,
     Map,
     Select,
     Source,
@@ -33,6 +34,7 @@ def query_of(of: Query | Stream) -> Query:
     if isinstance(of, Query):
         return of
     (root,) = derived_in(of)
+    assert isinstance(root, AnswerStream), "check_view_rows refuses others"
     return root.query
 
 
@@ -44,7 +46,7 @@ def is_view_row(of: Stream) -> bool:
 def _is_one_row(stream: Stream) -> bool:
     if isinstance(stream, AnswerStream):
         return True
-    if isinstance(stream, Explode | Join | Union) or (isinstance(stream, Map) and stream.many):
+    if isinstance(stream, Explode | Join | JoinStream | Union) or (isinstance(stream, Map) and stream.many):
         return False
     return all(map(_is_one_row, parents(stream)))
 
@@ -65,7 +67,8 @@ def _parent(view: str, stream: Stream) -> Stream:
         case Where(parent) | AnswerTime(parent) | Filter(parent):
             return parent
         case Select(parent, columns) | WithColumns(parent, columns):
-            keys = {column.name for column in WINDOW_COLUMNS}.union(*(each.query.keys for each in derived_in(stream)))
+            read = [each.query.keys for each in derived_in(stream) if isinstance(each, AnswerStream)]
+            keys = {column.name for column in WINDOW_COLUMNS}.union(*read)
             for name, expression in columns:
                 if name in keys and expression.columns != (name,):
                     problem = f"view {view!r} changes column {name!r}, which tells its rows apart"
@@ -73,6 +76,9 @@ def _parent(view: str, stream: Stream) -> Stream:
             return parent
         case Map(parent, many=False):
             return parent
+        case JoinStream() as node:
+            problem = f"view {view!r} is a join of streams, whose rows have no key"
+            raise refuse(problem, node.place, advice="aggregate them, or send them to a sink")
         case (Map() | Explode() | Join() | Union()) as node:
             problem = f"view {view!r} would have several rows for a key and a window"
             raise refuse(problem, node.place, advice="aggregate them, or send them to a sink")

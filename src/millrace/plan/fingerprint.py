@@ -28,6 +28,7 @@ from millrace.model.stream import (
     Explode,
     Filter,
     Join,
+    JoinStream,
     Map,
     Select,
     Source,
@@ -66,6 +67,8 @@ def sources_in(fingerprint: Mapping[str, Any]) -> set[tuple[str, str]]:
         left += node["of"]
         if node["is"] == AnswerStream.__name__:
             left.append(node["query"]["stream"])
+        if node["is"] == JoinStream.__name__:
+            left += node["sides"]
         if node["is"] == Source.__name__:
             found.add((node["kind"], node["name"]))
     return found
@@ -91,6 +94,11 @@ def _own(stream: Stream, read: Container[str]) -> dict[str, Any]:
             return {"kind": kind, "name": name, "schema": columns, "options": kept}
         case AnswerStream(query=query):
             return {"query": fingerprint_of(query)}
+        case JoinStream(left=left, right=right, spec=spec):
+            sides = [_stream(side, columns_read(side)) for side in (left, right)]
+            within, windowing = canonical(spec.within), canonical(spec.windowing)
+            how = {"how": spec.how, "unmatched": spec.unmatched, "within": within, "window": windowing}
+            return {"sides": sides, "on": list(spec.on), **how}
         case AnswerTime(column=column):
             return {"column": column}
         case Where(condition=condition):

@@ -35,6 +35,7 @@ from millrace.model.stream import (
     Explode,
     Filter,
     Join,
+    JoinStream,
     Map,
     Select,
     Source,
@@ -129,7 +130,7 @@ class _Plan:
                     f"dedup() needs an edge that is fused, and this one is {edge_as_text(self._job.plan, self._stage)}",
                     place,
                 )
-            case AnswerStream() | AnswerTime():
+            case AnswerStream() | JoinStream() | AnswerTime():
                 raise AssertionError("the answers of a query are read in shards, not by an edge")
             case (Where() | Select() | WithColumns() | Join() | EventTime()) as step:
                 return self._step(step, self._frame(step.parent))

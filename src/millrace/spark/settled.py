@@ -29,6 +29,7 @@ from millrace.model.stream import (
     Explode,
     Filter,
     Join,
+    JoinStream,
     Map,
     Select,
     Source,
@@ -95,6 +96,11 @@ class _Asking:
             case AnswerStream(query=query) as answers:
                 asked = self.query(query)
                 return replace(answers, query=asked, schema=asked.schema)
+            case JoinStream() as node:
+                left, right = (self.stream(side) for side in node.sides)
+                with at_place(node.place):
+                    spec = replace(node.spec, left=left.schema, right=right.schema)
+                return replace(node, left=left, right=right, spec=spec, schema=spec.schema)
             case Union(parents=sides) as node:
                 made = tuple(self.stream(side) for side in sides)
                 if len({frozenset(side.schema.typed) for side in made}) > 1:

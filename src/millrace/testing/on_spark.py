@@ -19,7 +19,17 @@ from millrace.model.arrow import arrow_type
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.pipeline import FunctionSink, Pipeline
 from millrace.model.query import WINDOW_COLUMNS, Query
-from millrace.model.stream import AnswerStream, Join, Source, Stream, Table, Union, parents
+from millrace.model.stream import (
+    AnswerStream,
+    Join,
+    JoinStream,
+    Source,
+    Stream,
+    Table,
+    Union,
+    parents,
+    with_streams_read,
+)
 from millrace.model.window import Row
 from millrace.plan.compile import sink_id, view_id
 from millrace.sources.memory import Happening
@@ -186,8 +196,8 @@ def _rewriter(paths: Mapping[str, Path]) -> Callable[[Stream], Stream]:
         match node:
             case Source():
                 return replace(node, kind="memory", options=())
-            case AnswerStream(query=query):
-                return replace(node, query=replace(query, stream=rewrite(query.stream)))
+            case AnswerStream() | JoinStream():
+                return with_streams_read(node, rewrite)
             case Union():
                 return replace(node, parents=tuple(map(rewrite, node.parents)))
             case Join():
