@@ -92,10 +92,6 @@ class PlainRows:
         self.dropped, self.failed = 0, list[Failure]()
         self.event_time = BEGINNING_OF_TIME
 
-    def input(self, rows: Iterable[Row], source: str | None = None) -> list[Row]:
-        """Process one bundle."""
-        return self.rows.take(rows, source, self.event_time, self._now)
-
     def change(self, changes: Iterable[Change]) -> list[Change]:
         """The changes, which the row operators have processed."""
         return list(changes)
@@ -128,7 +124,8 @@ class StageEngine:
         self.stage = stage
         of = stage.of
         self.engine: Any = start(of, tables, now) if isinstance(of, Query) else PlainRows(of, tables, now)
-        self._reads = set() if stage.inputs else {source.name for source in sources(stage.stream)}
+        self.reads = frozenset() if stage.inputs else frozenset(source.name for source in sources(stage.stream))
+        """The sources that it reads itself."""
         self._now = now
 
     @property
@@ -143,9 +140,15 @@ class StageEngine:
         return self.rows.is_idle(self._now)
 
     def take(self, rows: Mapping[str, Iterable[Row]]) -> list[Any]:
-        """Its answers to bundles of sources."""
-        given = [(source, bundle) for source, bundle in rows.items() if source in self._reads]
-        return [said for source, bundle in given for said in self.engine.input(bundle, source)]
+        """Its answers to bundles of its sources, which it takes as one."""
+        column = find_event_time(self.stage.stream)
+        changes = [
+            Change(row, 0 if column is None else to_instant(row[column.column]))
+            for source, bundle in rows.items()
+            if source in self.reads
+            for row in self.rows.take(bundle, source, self.engine.event_time, self._now)
+        ]
+        return list(self.engine.change(changes)) if changes else []
 
     def change(self, said: Sequence[tuple[Derived, Sequence[Said]]]) -> list[Any]:
         """Its answers to the answers of the stages it reads."""
@@ -218,6 +221,7 @@ class GraphEngine:
         """Start with no input."""
         self.stages = [StageEngine(stage, start, tables or {}, now) for stage in graph_of(outputs)]
         self._names = {name: stage for stage in self.stages for name in stage.stage.outputs}
+        self._marks = {source: BEGINNING_OF_TIME for stage in self.stages for source in stage.reads}
 
     def __getitem__(self, output: str) -> StageEngine:
         """The stage of an output."""
@@ -226,21 +230,25 @@ class GraphEngine:
     def step(
         self,
         rows: Mapping[str, Iterable[Row]] | None = None,
-        watermark: int | None = None,
+        watermark: int | Mapping[str, int] | None = None,
         now: int | None = None,
         derived: bool = False,
     ) -> dict[str, list[Any]]:
         """Run one micro-batch: bundles by source, then event time, then the clock. Returns the answers of each output.
 
-        If the watermark is `derived`, it follows from the policies of the sources; `now` must then be given.
+        `watermark` is that of all sources, or of some by name; a stage that reads several sources has the least of
+        theirs. If the watermark is `derived`, it follows from the policies of the sources; `now` must then be given.
         """
+        if watermark is not None:
+            given = watermark if isinstance(watermark, Mapping) else dict.fromkeys(self._marks, watermark)
+            self._marks |= {source: max(at, self._marks[source]) for source, at in given.items()}
         said: list[list[Any]] = []
         idle: list[bool] = []
         for each in self.stages:
             inputs = each.stage.inputs
             if not inputs:
                 own = each.take(rows or {})
-                own += each.advance(now) if derived and now is not None else each.time(watermark, now)
+                own += each.advance(now) if derived and now is not None else each.time(self._least(each), now)
             else:
                 own = each.change([(root, said[number]) for root, number in inputs])
                 marks = [(self.stages[number].engine.event_time, idle[number]) for _, number in inputs]
@@ -248,3 +256,7 @@ class GraphEngine:
             said.append(own)
             idle.append(all(idle[number] for _, number in inputs) if inputs else each.is_idle)
         return {name: said[n] for n, each in enumerate(self.stages) for name in each.stage.outputs}
+
+    def _least(self, stage: StageEngine) -> int:
+        """The least of the watermarks of the sources that a stage reads."""
+        return min((self._marks[source] for source in stage.reads), default=BEGINNING_OF_TIME)

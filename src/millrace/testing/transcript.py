@@ -5,7 +5,7 @@ docs/transcripts.md describes the format.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -19,13 +19,14 @@ from millrace.model.inputs import memory
 from millrace.model.pane import Mode, Timing
 from millrace.model.query import Query
 from millrace.model.schema import Schema, parse_schema
+from millrace.model.stream import Stream
 from millrace.model.window import CountWindow, Global
 from millrace.testing.notation import parse_aggregate, parse_policy, parse_trigger, parse_window
 
 _KEYS = ("name", "window", "trigger", "mode", "lateness", "aggregate", "watermarks", "idle", "steps", "error")
 _STEPS = ("input", "watermark", "clock", "expect", "dropped", "watermark_is")
 _ELEMENT = ("k", "v", "at", "closes")
-_FURTHEST = 60_000_000_000
+FURTHEST = 60_000_000_000
 """The maximum distance of a time from 1970 in seconds: about 1,900 years."""
 PANE = ("k", "window", "diff", "timing", "index", "last")
 """The attributes of a pane beside its aggregates."""
@@ -155,22 +156,7 @@ def _step_lines(document: yaml.Node) -> tuple[int, ...]:
 
 def parse_transcript(document: Document) -> Transcript:
     """Parse a document. Raises MillraceError if it is invalid."""
-    content = document.content
-    if not isinstance(content, Mapping):
-        raise refuse(f"a transcript must be a mapping with window: and steps:, not {type(content).__name__}")
-    for key in content:
-        if key not in _KEYS:
-            raise refuse_unknown("key", key, _KEYS)
-    for key in ("window", "steps"):
-        if key not in content:
-            raise refuse(f"a transcript needs {key}:")
-    if not isinstance(content["steps"], list):
-        raise refuse(f"steps: must be a list, not {content['steps']!r}")
-    if document.error is not None:
-        try:
-            re.compile(document.error)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise refuse(f"error: {document.error!r:.80} is not a regular expression: {error}") from None
+    content = checked_content(document, _KEYS, ("window", "steps"))
     windowing = parse_window(content["window"])
     numbered = list(enumerate(content["steps"], 1))
     bundles = {n: _elements(step["input"], n) for n, step in numbered if isinstance(step, Mapping) and "input" in step}
@@ -180,12 +166,38 @@ def parse_transcript(document: Document) -> Transcript:
                 raise refuse(f"step {number}: each element needs at:, its event time in seconds")
     rows = [row for bundle in bundles.values() for row in bundle]
     policy = parse_policy(content.get("watermarks", "delay(0s)"))
-    windowed = (
-        memory("input", _schema(rows))
-        .event_time("at", watermark=policy, idle=content.get("idle"))
-        .group_by("k")
-        .window(windowing, "0s" if content.get("lateness") == 0 else content.get("lateness", "0s"))
-    )
+    stream = memory("input", _schema(rows)).event_time("at", watermark=policy, idle=content.get("idle"))
+    query = parse_query(stream, ("k",), content)
+    steps = tuple(_step(step, number, query, bundles.get(number, [])) for number, step in numbered)
+    return Transcript(query, steps, derived="watermarks" in content or "idle" in content)
+
+
+def checked_content(document: Document, known: tuple[str, ...], needed: tuple[str, ...]) -> Mapping[str, Any]:
+    """The content of a document, whose keys are known. Its steps are a list, its `error:` is a regular expression."""
+    content = document.content
+    if not isinstance(content, Mapping):
+        raise refuse(f"a transcript must be a mapping with window: and steps:, not {type(content).__name__}")
+    for key in content:
+        if key not in known:
+            raise refuse_unknown("key", key, known)
+    for key in needed:
+        if key not in content:
+            raise refuse(f"a transcript needs {key}:")
+    if not isinstance(content["steps"], list):
+        raise refuse(f"steps: must be a list, not {content['steps']!r}")
+    if document.error is not None:
+        try:
+            re.compile(document.error)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise refuse(f"error: {document.error!r:.80} is not a regular expression: {error}") from None
+    return content
+
+
+def parse_query(stream: Stream, keys: Sequence[str], content: Mapping[str, Any]) -> Query:
+    """A query over a stream, from the keys window, trigger, mode, lateness and aggregate."""
+    lateness = "0s" if content.get("lateness") == 0 else content.get("lateness", "0s")
+    rows = stream.group_by(*keys) if keys else stream
+    windowed = rows.window(parse_window(content["window"]), lateness)
     if "trigger" in content and "mode" not in content:
         raise refuse("a transcript with trigger: needs mode:", advice=f"set mode: to one of {', '.join(Mode)}")
     if "trigger" in content:
@@ -198,9 +210,7 @@ def parse_transcript(document: Document) -> Transcript:
     for name in aggregates:
         if not isinstance(name, str):
             raise refuse(f"the name of an aggregate must be text, not {name!r}")
-    query = windowed.aggregate(**{str(name): parse_aggregate(text) for name, text in aggregates.items()})
-    steps = tuple(_step(step, number, query, bundles.get(number, [])) for number, step in numbered)
-    return Transcript(query, steps, derived="watermarks" in content or "idle" in content)
+    return windowed.aggregate(**{str(name): parse_aggregate(text) for name, text in aggregates.items()})
 
 
 def _in_mode(windowed: Any, mode: object) -> Any:
@@ -218,24 +228,24 @@ def _step(step: object, number: int, query: Query, bundle: list[dict[str, Any]])
         case "input":
             return InputStep(tuple(_row(row) for row in bundle))
         case "watermark":
-            return WatermarkStep(_instant(value, where))
+            return WatermarkStep(instant(value, where))
         case "clock":
-            return ClockStep(_instant(value, where))
+            return ClockStep(instant(value, where))
         case "expect":
-            return Expect(tuple(_expected(pane, where, query) for pane in _list(value, where)))
+            return Expect(tuple(_expected(pane, where, query) for pane in listed(value, where)))
         case "dropped":
             if not isinstance(value, int) or isinstance(value, bool):
                 raise refuse(f"{where}: the value must be a number of elements, not {value!r}")
             return Dropped(value)
         case "watermark_is":
-            return WatermarkIs(_instant(value, where))
+            return WatermarkIs(instant(value, where))
     raise refuse_unknown("step", kind, _STEPS).about(f"step {number}")
 
 
 def _elements(value: object, number: int) -> list[dict[str, Any]]:
     where = f"step {number}, input"
     elements = []
-    for item in _list(value, where):
+    for item in listed(value, where):
         given = {"v": item, "at": item} if isinstance(item, int | float) and not isinstance(item, bool) else item
         if not isinstance(given, Mapping):
             raise refuse(f"{where}: an element must be like {{k: a, v: 5, at: 3}} or a number, not {item!r}")
@@ -246,7 +256,7 @@ def _elements(value: object, number: int) -> list[dict[str, Any]]:
         if "v" not in given:
             element["v"] = element["at"]
         for key in ("at", "closes"):
-            if element[key] is not None and not abs(_instant(element[key], f"{where}, {key}")) < _FURTHEST * SECOND:
+            if element[key] is not None and not abs(instant(element[key], f"{where}, {key}")) < FURTHEST * SECOND:
                 raise refuse(f"{where}, {key}: the time of an element must be finite, not {element[key]}")
         elements.append(element)
     return elements
@@ -254,20 +264,19 @@ def _elements(value: object, number: int) -> list[dict[str, Any]]:
 
 def _row(element: Mapping[str, Any]) -> dict[str, Any]:
     """An element as the row of a source: times as timestamps."""
-    times = {
-        key: None if element[key] is None else to_datetime(_instant(element[key], key)) for key in ("at", "closes")
-    }
+    times = {key: None if element[key] is None else to_datetime(instant(element[key], key)) for key in ("at", "closes")}
     if times["at"] is None and times["closes"] is None:
         times["at"] = to_datetime(0)  # Count windows and global windows do not use event time.
     return {**element, **times}
 
 
 def _schema(elements: list[dict[str, Any]]) -> Schema:
-    types = {name: _type_of(name, [element[name] for element in elements]) for name in ("k", "v")}
+    types = {name: type_of(name, [element[name] for element in elements]) for name in ("k", "v")}
     return parse_schema({**types, "at": "TIMESTAMP", "closes": "TIMESTAMP"})
 
 
-def _type_of(name: str, values: list[Any]) -> str:
+def type_of(name: str, values: list[Any]) -> str:
+    """The type of the column that holds these values."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int}:
         if any(abs(value) >= 2**63 for value in values if value is not None):
@@ -292,11 +301,11 @@ def _expected(pane: object, where: str, query: Query) -> Mapping[str, Any]:
             raise refuse_unknown("attribute", key, known).about(where)
     # An aggregate hides the attribute of panes that has the same name.
     expected = dict(pane) if "diff" in query.aggregates else {"diff": 1, **pane}
-    _check_attributes({key: value for key, value in expected.items() if key not in query.aggregates}, where)
+    check_attributes({key: value for key, value in expected.items() if key not in query.aggregates}, where)
     return expected
 
 
-def _check_attributes(given: Mapping[str, Any], where: str) -> None:
+def check_attributes(given: Mapping[str, Any], where: str) -> None:
     """Refuse a value that an attribute of a pane can never have."""
     if given.get("diff", 1) not in (1, -1):
         raise refuse(f"{where}: diff must be +1 or -1, not {given['diff']!r}")
@@ -307,25 +316,28 @@ def _check_attributes(given: Mapping[str, Any], where: str) -> None:
     if given.get("timing", Timing.EARLY) not in tuple(Timing):
         raise refuse_unknown("timing", given["timing"], Timing).about(where)
     bounds = given.get("window", [0, 0])
-    if not isinstance(bounds, list) or len(bounds) != 2 or not all(_is_number(bound) for bound in bounds):
+    if not isinstance(bounds, list) or len(bounds) != 2 or not all(is_number(bound) for bound in bounds):
         raise refuse(f"{where}: a window must be [start, end] in seconds, not {bounds!r}")
 
 
-def _list(value: object, where: str) -> list[Any]:
+def listed(value: object, where: str) -> list[Any]:
+    """A value that must be a list."""
     if not isinstance(value, list):
         raise refuse(f"{where}: the value must be a list, not {value!r}")
     return value
 
 
-def _instant(value: object, where: str) -> int:
-    if not _is_number(value):
+def instant(value: object, where: str) -> int:
+    """A time in seconds as an instant."""
+    if not is_number(value):
         raise refuse(f"{where}: the value must be a time in seconds, not {value!r}")
     if value in (math.inf, -math.inf):
         return END_OF_TIME if value == math.inf else BEGINNING_OF_TIME
-    if not abs(value) < _FURTHEST:
+    if not abs(value) < FURTHEST:
         raise refuse(f"{where}: {value!r:.40} seconds is outside the supported range of times")
     return math.floor(Decimal(str(value)) * SECOND)
 
 
-def _is_number(value: object) -> TypeGuard[float]:
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a number; a boolean is none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
