@@ -97,10 +97,10 @@ class _Asking:
                 asked = self.query(query)
                 return replace(answers, query=asked, schema=asked.schema)
             case JoinStream() as node:
-                left, right = (self.stream(side) for side in node.sides)
+                sides = [self.stream(side) for side in node.sides]
                 with at_place(node.place):
-                    spec = replace(node.spec, left=left.schema, right=right.schema)
-                return replace(node, left=left, right=right, spec=spec, schema=spec.schema)
+                    spec = replace(node.spec, left=sides[0].schema, right=sides[1].schema)
+                return replace(node, left=sides[0], right=sides[1], spec=spec, schema=spec.schema)
             case Union(parents=sides) as node:
                 made = tuple(self.stream(side) for side in sides)
                 if len({frozenset(side.schema.typed) for side in made}) > 1:

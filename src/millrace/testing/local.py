@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from millrace.model.changes import Change
 from millrace.model.duration import BEGINNING_OF_TIME
-from millrace.model.graph import GraphEngine
+from millrace.model.graph import GraphEngine, JoinEngine
 from millrace.model.pane import Failure, Pane
 from millrace.model.query import WINDOW_COLUMNS, Query
 from millrace.model.reference import Reference
@@ -14,7 +14,7 @@ from millrace.model.stream import Stream, reads_changes, sources
 from millrace.model.window import Row
 from millrace.testing.answers import PANE_COLUMNS, Answers, DeadLetter, StepAnswers, in_order
 from millrace.testing.checked import Checked, check_mark, stream_of
-from millrace.testing.engines import PaneEngine, pane_engine
+from millrace.testing.engines import PaneEngine, PaneJoin, pane_engine
 from millrace.testing.records import Admitted
 from millrace.testing.script import Arrival, Contents, ScriptMark, Step, Tick
 from millrace.views.shape import free_names
@@ -45,35 +45,36 @@ class GraphOutput:
 
     def __init__(self, of: Query | Stream, tables: Tables, now: int, panes: bool) -> None:
         """Start with no input."""
-        self._graph = GraphEngine({_OUTPUT: of}, pane_engine if panes else Reference, tables, now)
+        starts = (pane_engine, PaneJoin) if panes else (Reference, JoinEngine)
+        self._graph = GraphEngine({_OUTPUT: of}, starts[0], tables, now, starts[1])
+        self._readers = [reader for stage in self._graph.stages for reader in stage.readers]
         self._rows: dict[str, list[Row]] = {}
 
     @property
     def dropped(self) -> int:
         """The number of changes that came too late for the last stage."""
-        return int(self._graph[_OUTPUT].engine.dropped)
+        return self._graph[_OUTPUT].dropped
 
     @property
     def event_time(self) -> int:
         """The watermark of the last stage."""
-        return int(self._graph[_OUTPUT].engine.event_time)
+        return self._graph[_OUTPUT].time[0]
 
     @property
     def dead(self) -> list[RowDeadLetter]:
         """The rows that could not be processed, by any stage."""
-        return [letter for stage in self._graph.stages for letter in stage.rows.dead]
+        return [letter for reader in self._readers for letter in reader.rows.dead]
 
     @property
     def failed(self) -> list[Failure]:
         """The answers of the last stage that have no value."""
-        failures: list[Failure] = self._graph[_OUTPUT].engine.failed
-        return failures
+        return self._graph[_OUTPUT].failed
 
     def table(self, name: str, rows: Iterable[Row]) -> None:
         """Replace the rows of a table."""
         held = list(rows)
-        for stage in self._graph.stages:
-            stage.rows.table(name, held)
+        for reader in self._readers:
+            reader.rows.table(name, held)
 
     def input(self, rows: Iterable[Row], source: str | None = None) -> list[Any]:
         """Keep a bundle for the micro-batch that `advance` ends."""
@@ -192,9 +193,8 @@ class LocalOutput:
     def _row(self, answer: Pane | Change | Row) -> Mapping[str, Any]:
         if isinstance(answer, Change):
             pane = answer.pane
-            assert pane is not None
-            about = (answer.diff, str(pane.timing), pane.index, pane.last)
-            named = zip(free_names(self.of.schema.names, PANE_COLUMNS), about, strict=True)
+            about = (answer.diff,) if pane is None else (answer.diff, str(pane.timing), pane.index, pane.last)
+            named = zip(free_names(self.of.schema.names, PANE_COLUMNS), about, strict=False)
             return {**{name: answer.row[name] for name in self.of.schema.names}, **dict(named)}
         if not isinstance(answer, Pane):
             return {name: answer[name] for name in self.of.schema.names}
