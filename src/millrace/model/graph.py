@@ -58,7 +58,7 @@ def graph_of(outputs: Mapping[str, Query | Stream]) -> tuple[GraphStage, ...]:
             if known.of == of:
                 return number
         read = of.stream if isinstance(of, Query) else of
-        streams = read.sides if isinstance(read, JoinStream) else (read,)
+        streams = of.sides if isinstance(of, JoinStream) else (read,)
         inputs = tuple((each, number_of(computed_by(each))) for stream in streams for each in derived_in(stream))
         found.append(GraphStage(of, inputs))
         return len(found) - 1

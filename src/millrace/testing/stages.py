@@ -108,10 +108,8 @@ def build_stages(
 
     def sides_of(join: StagedJoin) -> list[Stream]:
         """Both sides of a join. A column that both have gets the name of its side's input before its own."""
-        names = [
-            set((sources[each] if each in sources else stage(each)).schema.names) for each in (join.left, join.right)
-        ]
-        both = (names[0] & names[1]) - set(join.on)
+        left, right = (sources[each] if each in sources else stage(each) for each in (join.left, join.right))
+        both = {*left.schema.names} & {*right.schema.names} - {*join.on}
         return [side(join.left, both), side(join.right, both)]
 
     def side(name: str, both: set[str]) -> Stream:
