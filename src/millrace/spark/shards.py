@@ -53,7 +53,7 @@ _SHARDS_CACHED = 64
 class StageState:
     """The state of one stage in a shard, between two micro-batches."""
 
-    kept: StoredState[PaneState]
+    kept: StoredState
     progress: tuple[Progress, ...]
 
 
