@@ -1,6 +1,7 @@
 """Random scripts of changes: rows that are added and taken back, with watermarks and clocks between the bundles."""
 
 from collections import Counter
+from decimal import Decimal
 from typing import Any
 
 from hypothesis import strategies as st
@@ -36,7 +37,7 @@ KEPT: dict[str, Aggregate] = {
     "first": agg.first("v"),
     "last": agg.last("s"),
     "all": agg.collect("v"),
-    "texts": agg.collect("f"),
+    "every_float": agg.collect("f"),
     "set": agg.collect_set("c"),
     "top": agg.top_k("v", 2),
     "top_by": agg.top_k("s", 2, by="v"),
@@ -50,17 +51,13 @@ def query(windowing: Windowing, trigger: Trigger, mode: str, lateness: str = "0s
     keeps = not isinstance(windowing, Global | CountWindow) and not may_finish(trigger)
     stream = memory("input", SCHEMA).event_time("at", delay="0s").group_by("k")
     windowed = stream.window(windowing, lateness, "keep" if keeps else "drop").trigger(trigger)
-    built: Query = getattr(windowed, mode)().aggregate(
-        **(more or INVERTIBLE | ({} if mode == "discarding" else KEPT))
-    )
+    built: Query = getattr(windowed, mode)().aggregate(**(more or INVERTIBLE | ({} if mode == "discarding" else KEPT)))
     return built
 
 
 @st.composite
 def changes(draw: st.DrawFn, most: int = 5, latest: int = 40) -> list[list[Change]]:
     """Bundles of changes. A row that is taken back was added before, or is added in the same bundle."""
-    from decimal import Decimal
-
     some = st.fixed_dictionaries(
         {
             "k": st.sampled_from(KEYS),
@@ -73,7 +70,9 @@ def changes(draw: st.DrawFn, most: int = 5, latest: int = 40) -> list[list[Chang
     standing: list[Change] = []
     bundles = []
     for _ in range(draw(st.integers(1, most))):
-        bundle = [Change(draw(some), draw(st.integers(0, latest)) * SECOND // 2) for _ in range(draw(st.integers(0, 4)))]
+        bundle = [
+            Change(draw(some), draw(st.integers(0, latest)) * SECOND // 2) for _ in range(draw(st.integers(0, 4)))
+        ]
         standing += bundle
         for _ in range(draw(st.integers(0, min(4, len(standing))))):
             gone = standing.pop(draw(st.integers(0, len(standing) - 1)))
