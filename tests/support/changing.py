@@ -44,7 +44,7 @@ KEPT: dict[str, Aggregate] = {
 }
 
 
-def query(windowing: Windowing, trigger: Trigger, mode: str, lateness: str = "0s", **more: Aggregate) -> Query:
+def query(windowing: Windowing, trigger: Trigger, mode: str, lateness: str = "0s", /, **more: Aggregate) -> Query:
     """A query over changes with every aggregate that its mode allows, or with those named."""
     if isinstance(windowing, Global | CountWindow):
         lateness = "0s"
