@@ -149,13 +149,23 @@ def test_an_emptied_group_takes_its_answer_back_and_goes_on_counting(engine: str
 def test_an_emptied_group_is_no_failure_and_says_nothing_without_an_answer_before(engine: str) -> None:
     asked = query(window.fixed("10s"), on.each(), "accumulating", total=agg.sum("v"))
     assert run(engine, asked, [[Change(row(5), SECOND, -1), Change(row(5), SECOND)]]) == []
-    # The sum of what is gone does not fit, but nobody asks for it.
+    # What is taken back does not fit into the sum of an increment, but nothing is left to say.
     large = [Change(row(2**62), SECOND)] * 3
-    made: Any = ENGINES[engine](asked)  # type: ignore[operator]
+    made: Any = ENGINES[engine](query(window.fixed("10s"), on.each(), "discarding", total=agg.sum("v")))  # type: ignore[operator]
     made.change(large)
     assert len(made.failed) == 1
     made.change([Change(each.row, each.at, -1) for each in large])
     assert len(made.failed) == 1
+
+
+@engines
+def test_equal_rows_are_kept_as_often_as_they_came(engine: str) -> None:
+    kept = {"all": agg.collect("v"), "set": agg.collect_set("v"), "top": agg.top_k("v", 3), "least": agg.min("v")}
+    asked = query(window.all_time(), on.each(), "accumulating", **kept)
+    rows = [Change(row(v), 0) for v in (1, 1, 2, 2, 2, 2)]
+    gone = [Change(row(v), 0, -1) for v in (1, 2, 2)]
+    told = [tuple(pane.values.values()) for pane in run(engine, asked, [rows, gone])]
+    assert told == [([1, 1, 2, 2, 2, 2], [1, 2], [2, 2, 2], 1), ([1, 2, 2], [1, 2], [2, 2, 1], 1)]
 
 
 @engines
@@ -221,17 +231,17 @@ def test_an_increment_has_a_sign(engine: str) -> None:
 @engines
 def test_the_event_time_of_a_pane_is_that_of_the_rows_it_holds(engine: str) -> None:
     rows = [Change(row(1), 3 * SECOND), Change(row(2), 8 * SECOND), Change(row(3), 5 * SECOND)]
-    gone = [Change(row(2), 8 * SECOND, -1)]
+    gone, more = [Change(row(2), 8 * SECOND, -1)], [Change(row(4), 4 * SECOND)]
     told = {}
     for mode in Mode:
         for windowing in (window.all_time(), window.count(10), window.fixed("1m")):
-            panes = run(engine, query(windowing, on.each(), mode, n=agg.count()), [rows, gone])
+            panes = run(engine, query(windowing, on.each(), mode, n=agg.count()), [rows, gone, more])
             told[mode, windowing] = [(pane.at // SECOND, pane.diff) for pane in panes]
     for windowing in (window.all_time(), window.count(10)):
-        assert told[Mode.RETRACTING, windowing] == [(8, 1), (8, -1), (5, 1)]
-        assert told[Mode.ACCUMULATING, windowing] == [(8, 1), (5, 1)]
-        assert told[Mode.DISCARDING, windowing] == [(8, 1), (8, 1)]
-    assert told[Mode.RETRACTING, window.fixed("1m")] == [(59, 1), (59, -1), (59, 1)]
+        assert told[Mode.RETRACTING, windowing] == [(8, 1), (8, -1), (5, 1), (5, -1), (5, 1)]
+        assert told[Mode.ACCUMULATING, windowing] == [(8, 1), (5, 1), (5, 1)]
+        assert told[Mode.DISCARDING, windowing] == [(8, 1), (8, 1), (4, 1)]
+    assert told[Mode.RETRACTING, window.fixed("1m")] == [(59, 1), (59, -1), (59, 1), (59, -1), (59, 1)]
 
 
 def test_an_empty_pane_of_a_discarding_query_has_the_time_of_the_elements_before() -> None:

@@ -119,9 +119,9 @@ def _comparable(value: Any) -> Any:
 
 def _signed_sum(aggregate: Sum, added: Partial, taken: Partial) -> Any:
     """The sum or the mean of values with signs. The sum is NULL if neither values nor a sum remain."""
-    total = _EXACT.subtract(added[0], taken[0]) if isinstance(taken[0], Decimal) else added[0] - taken[0]
+    total = _EXACT.subtract(added[0], taken[0]) if isinstance(taken[0], Decimal) else added[0] + -taken[0]
     count = added[1] - taken[1]
-    if count == 0 and (isinstance(aggregate, Mean) or total == 0):
+    if count == 0 and (isinstance(aggregate, Mean) or total == type(total)(0)):
         return None
     return aggregate.finish((-total, -count) if isinstance(aggregate, Mean) and count < 0 else (total, count))
 
