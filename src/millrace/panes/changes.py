@@ -8,8 +8,10 @@ values are merged by adding their counts, and a pair with count 0 vanishes.
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -72,10 +74,12 @@ class Signed(OverChanges):
 
     def _divisible(self, totals: pa.Array, counts: pa.Array) -> Columns:
         """Signed sums and counts in the form of those over rows, in which a count of 0 stands for NULL."""
+        zero = pa.scalar(0).cast(totals.type)
         if isinstance(self.aggregate, Mean):
             below = counts.to_numpy() < 0
+            totals = pc.if_else(pc.equal(counts, 0), zero, totals)
             return [_negated(totals, below), _negated(counts, below)]
-        nothing = pc.and_(pc.equal(counts, 0), pc.equal(totals, pa.scalar(0).cast(totals.type)))
+        nothing = pc.and_(pc.equal(counts, 0), pc.equal(totals, zero))
         return [totals, pc.if_else(nothing, 0, 1).cast(pa.int64())]
 
     def clear(self, columns: Columns, where: Bools) -> Columns:
@@ -174,14 +178,14 @@ class Weighed(Multiset):
         lists, counts = columns[0], columns[1].flatten().to_numpy()
         owners = np.repeat(np.arange(many, dtype=np.int64), lengths(lists))
         values = lists.flatten().cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        total = np.bincount(owners, counts, many).astype(np.int64)
+        total = _sums(owners, counts, many).astype(np.int64)
         with np.errstate(over="ignore", invalid="ignore"):
-            sums = np.bincount(owners, counts * values, many)
+            sums = _sums(owners, counts * values, many)
             if isinstance(self.aggregate, Sum):
                 signed = Signed(self.aggregate, self.base)
                 return signed.answers([pa.array(sums), pa.array(total)])
             apart = values - (sums / np.maximum(total, 1))[owners]
-            squares = np.bincount(owners, counts * apart * apart, many)
+            squares = _sums(owners, counts * apart * apart, many)
             below = squares < 0 if isinstance(self.aggregate, StdDev) else np.zeros(many, np.bool_)
             squares[below], total[below] = 0, 0
             return self.base.answers([pa.array(total), pa.array(total), pa.array(squares)])
@@ -206,3 +210,9 @@ def over_changes(aggregate: Aggregate) -> OverChanges:
 
 def _negated(column: pa.Array, where: Bools) -> pa.Array:
     return pc.if_else(pa.array(where), pc.negate(column), column) if where.any() else column
+
+
+def _sums(owners: Ints, values: npt.NDArray[Any], many: int) -> npt.NDArray[np.float64]:
+    """The sum of the values of each owner; that of no values is 0.0."""
+    sums: npt.NDArray[np.float64] = np.bincount(owners, values, many).astype(np.float64)
+    return sums
