@@ -16,7 +16,7 @@ from examples import examples
 from joined import ColumnarJoin, PlainJoin, Step, net, plain, said, specs, steps, table
 from millrace.model.changes import Change
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME
-from millrace.model.joining import HOWS, JoinSpec
+from millrace.model.joining import HOWS, JoinSpec, out_watermark
 from millrace.model.schema import parse_schema
 from millrace.model.window import Fixed, Row
 from millrace.panes import blobs
@@ -37,6 +37,23 @@ def test_the_columns_say_what_the_reference_says(spec: JoinSpec, happening: list
         assert said(columns.step(left, right, at)) == said(reference.step(left, right, at))
         assert columns.dropped == reference.dropped
     assert len(columns.state.left) == len(columns.state.right) == 0
+
+
+@examples(300)
+@given(specs(unmatched=["final"]), steps())
+def test_17_answers_to_rows_in_time_are_not_behind_the_watermark_after_the_join(
+    spec: JoinSpec, happening: list[Step]
+) -> None:
+    join = ColumnarJoin(spec)
+    at = (0, 0)
+    for left, right, by in [*happening, ([], [], END)]:
+        added = [
+            [Change(each.row, each.at) for each in side if each.at >= own]
+            for side, own in zip((left, right), at, strict=True)
+        ]
+        least = out_watermark(spec, *at)
+        at = min(at[0] + by[0], END_OF_TIME), min(at[1] + by[1], END_OF_TIME)
+        assert all(each.at >= least for each in join.step(added[0], added[1], at))
 
 
 @examples(200)
@@ -122,18 +139,54 @@ def test_18_a_batch_is_the_join_of_duckdb(how: str, within: tuple[int, int] | No
     found = [
         answer for number in range(bundles) for answer in join.step(left[number::bundles], right[number::bundles], NOW)
     ] + join.step([], [], END)
-    l, r = (table(rows, schema) for rows, schema in zip((left, right), schemas, strict=True))  # noqa: E741
-    near = f"r.__at - l.__at BETWEEN {within[0]} AND {within[1]}" if within else "l.__at // 60 = r.__at // 60"
-    selected, kind = _SELECTED.get(how, _PAIR), "full outer" if how == "full" else how
-    with duckdb.connect() as connection:
-        connection.register("l", l)
-        connection.register("r", r)
-        query = f"SELECT {selected} FROM l {kind} JOIN r ON {_ON} AND {near}"
-        expected: list[Row] = connection.sql(query).to_arrow_table().to_pylist()
-    columns = ("k", "n", "a") if how in _SELECTED else ("k", "n", "a", "b")
+    expected = _by_duckdb(join.joining.spec, left, right)
+    columns = expected[0].keys()
     assert Counter(plain({name: each.row[name] for name in columns}) for each in found) == Counter(map(plain, expected))
     assert all(each.diff == 1 for each in found)
     assert len(expected) > 20
+
+
+@pytest.mark.parametrize(
+    ("how", "unmatched"), [(how, "final") for how in HOWS] + [("left", "early"), ("full", "early")]
+)
+@pytest.mark.parametrize("within", [(-30, 40), None], ids=str)
+def test_18_what_remains_after_many_bundles_is_the_join_of_the_rows_that_remain(
+    how: str, unmatched: str, within: tuple[int, int] | None
+) -> None:
+    windowing = Fixed(60) if within is None else None
+    schemas = parse_schema("k STRING, n INT, a INT"), parse_schema("k STRING, n INT, b INT")
+    join = ColumnarJoin(JoinSpec(("k", "n"), how, within, windowing, (0, 0), unmatched, *schemas))
+    chance = random.Random(3)
+    sides = _rows(1, "a", 2_400), _rows(2, "b", 2_000)
+    kept: tuple[list[Change], list[Change]] = ([], [])
+    found: list[Change] = []
+    for number in range(12):
+        come: list[list[Change]] = []
+        for rows, still in zip(sides, kept, strict=True):
+            chance.shuffle(still)
+            gone = [still.pop() for _ in range(len(still) // 3)]
+            still += rows[number::12]
+            come.append([*rows[number::12], *(Change(each.row, each.at, -1) for each in gone)])
+        found += join.step(come[0], come[1], NOW)
+    found += join.step([], [], END)
+    expected = _by_duckdb(join.joining.spec, *kept)
+    columns = expected[0].keys()
+    remains = net(Change({name: each.row[name] for name in columns}, 0, each.diff) for each in found)
+    assert remains == Counter(plain(row, 0) for row in expected)
+    assert len(expected) > 20
+
+
+def _by_duckdb(spec: JoinSpec, left: list[Change], right: list[Change]) -> list[Row]:
+    near = "l.__at // 60 = r.__at // 60"
+    if spec.within is not None:
+        near = f"r.__at - l.__at BETWEEN {spec.within[0]} AND {spec.within[1]}"
+    kind = "full outer" if spec.how == "full" else spec.how
+    with duckdb.connect() as connection:
+        connection.register("l", table(left, spec.left))
+        connection.register("r", table(right, spec.right))
+        query = f"SELECT {_SELECTED.get(spec.how, _PAIR)} FROM l {kind} JOIN r ON {_ON} AND {near}"
+        expected: list[Row] = connection.sql(query).to_arrow_table().to_pylist()
+    return expected
 
 
 # Columns and sizes.
@@ -164,6 +217,20 @@ def test_an_unknown_type_is_that_of_the_rows() -> None:
     assert answers["b"].to_pylist() == [None]
     _, answers = join.advance(state, None, table([Change({"k": "x", "b": 5}, 1)], right), NOW)
     assert answers["b"].to_pylist() == [5, None]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_rows_that_are_taken_back_are_not_kept(how: str) -> None:
+    left, right = parse_schema("k STRING, a INT"), parse_schema("k STRING, b INT")
+    join = ColumnarJoin(JoinSpec(("k",), how, (0, 10), None, (0, 0), "final", left, right))
+    one, other = {"k": "x", "a": 1}, {"k": "x", "b": 1}
+    join.step([Change(one, 1), Change(one, 1, -1)], [Change(other, 1, -1), Change(other, 1)], NOW)
+    assert len(join.state.left) == len(join.state.right) == 0
+    join.step([Change(one, 1), Change(one, 1)], [Change(other, 1)], NOW)
+    join.step([Change(one, 1, -1)], [Change(other, 1, -1)], NOW)
+    assert (len(join.state.left), len(join.state.right)) == (1, 0)
+    join.step([Change(one, 1, -1)], [], NOW)
+    assert len(join.state.left) == 0
 
 
 @pytest.mark.parametrize("how", ["semi", "anti"])
