@@ -21,6 +21,8 @@ from millrace.model.schema import parse_schema
 from millrace.model.window import Fixed, Row
 from millrace.panes import blobs
 from millrace.panes.joining import Joining, JoinState
+from millrace.panes.sides import under
+from millrace.panes.store import HASH, Located, RowStore
 
 NOW = (BEGINNING_OF_TIME, BEGINNING_OF_TIME)
 END = (END_OF_TIME, END_OF_TIME)
@@ -217,6 +219,14 @@ def test_an_unknown_type_is_that_of_the_rows() -> None:
     assert answers["b"].to_pylist() == [None]
     _, answers = join.advance(state, None, table([Change({"k": "x", "b": 5}, 1)], right), NOW)
     assert answers["b"].to_pylist() == [5, None]
+
+
+def test_rows_whose_hashes_differ_in_their_last_bits_are_told_apart() -> None:
+    """An index of four rows does not hold the last two bits of a hash."""
+    hashes = pa.table({HASH: pa.array([8, 9, 9, 16], pa.uint64())})
+    kept = RowStore().put(Located(np.zeros(0, np.intp), np.zeros(0, np.intp)), hashes)
+    found = under(np.array([8, 9, 17, 9], np.uint64), kept)
+    assert sorted(found.row.tolist()) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("how", HOWS)
