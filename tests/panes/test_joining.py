@@ -21,6 +21,7 @@ from millrace.model.schema import parse_schema
 from millrace.model.window import Fixed, Row
 from millrace.panes import blobs
 from millrace.panes.joining import Joining, JoinState
+from millrace.panes.netting import distinct
 from millrace.panes.sides import under
 from millrace.panes.store import HASH, Located, RowStore
 
@@ -209,6 +210,13 @@ def test_columns_of_any_type_and_name_are_kept_and_taken_back() -> None:
     found = join.step([Change(rows[2], 1, -1)], [], NOW)
     assert [plain(each.row, each.at, each.diff) for each in found] == [plain({**other, **rows[2]}, 2, -1)]
     assert len(join.state.left) == 5
+
+
+def test_all_nans_are_one_value_and_the_zeros_are_two() -> None:
+    bits = np.array([0x7FF8000000000000, 0xFFF8000000000001, 0, 1 << 63], np.uint64)
+    one, other, zero, minus = distinct(pa.array(bits.view(np.float64))).to_pylist()
+    assert one == other
+    assert zero != minus
 
 
 def test_an_unknown_type_is_that_of_the_rows() -> None:
