@@ -140,9 +140,10 @@ def _stage(content: object, where: str) -> StageText:
     return StageText(name, inputs, None, content)
 
 
-def _join(content: object, where: str) -> StagedJoin:
-    if not isinstance(content, Mapping):
-        raise refuse(f"{where}: the value must be a mapping with left:, right: and on:, not {content!r:.80}")
+def _join(given: object, where: str) -> StagedJoin:
+    if not isinstance(given, Mapping):
+        raise refuse(f"{where}: the value must be a mapping with left:, right: and on:, not {given!r:.80}")
+    content = {"on" if key is True else key: value for key, value in given.items()}  # YAML 1.1 reads `on` as true
     for key in content:
         if key not in JOIN:
             raise refuse_unknown("key", key, JOIN).about(where)
