@@ -38,6 +38,7 @@ from millrace.model.evaluate import no_value
 from millrace.model.expression import Expression
 from millrace.model.query import Computed, Query
 from millrace.model.stream import (
+    AnswerTime,
     EventTime,
     Join,
     Source,
@@ -68,24 +69,29 @@ class Fused:
         ordered: bool = False,
         logged: bool = False,
         decoded: str = "__rows",
+        numbered: bool = False,
+        lifts: str | None = None,
     ) -> None:
         """Write the statements. Raises CannotFuseError with the reason if there are none.
 
         `tables` holds the current rows of tables that may change, by name; without it, they are read. If `ordered`, the
         rows of a plain stream are in the order of arrival; if `logged`, they have the log times of their records. If
-        `take` receives records that are not decoded yet, `decoded` is the query that decodes them.
+        `take` receives records that are not decoded yet, `decoded` is the query that decodes them. If `numbered`, the
+        rows of a plain stream have the number of the row that each comes from. With `lifts`, the reason why, rows of a
+        query are not aggregated.
         """
         self._decoded = decoded
         stream = of.stream if isinstance(of, Query) else of
         self._is_logged = logged or is_guarded(stream)
         self._decodes_all: bool | None = None
         self._given = tables
-        self.lifts: str | None = None
+        self.lifts = lifts
         """The reason why the statement returns rows to be lifted; None if it returns partials."""
         self._stream_of = stream
         # If no operator drops rows between event time and aggregate, one statement computes both.
         self._tells = isinstance(of, Query) and isinstance(of.stream, EventTime) and not of.stream.estimator.needs_times
         self._is_aggregated = isinstance(of, Query)
+        self._is_numbered = numbered
         self._marked: Staged | None = None
         """The query whose rows may be marked as bad; None if no expression can fail."""
         self._sliced = ""
@@ -95,13 +101,17 @@ class Fused:
             staged = self._staged(source)
             self._marked = staged if staged.is_marked else None
             names = [*map(quoted, of.schema.names), *([LOGGED] if logged else [])]
-            names += [ROW_NUMBER, BAD] if staged.is_marked else []
+            names += [ROW_NUMBER] if staged.is_marked or numbered else []
+            names += [BAD] if staged.is_marked else []
             self.statement = f"SELECT {', '.join(names)} FROM ({staged.sql}){order}"
             return
-        try:
-            self.statement = self._aggregated(of, self._staged(source))
-        except NotInSqlError as error:
-            self.lifts, self._tells, self._is_aggregated = str(error), False, False
+        if self.lifts is None:
+            try:
+                self.statement = self._aggregated(of, self._staged(source))
+            except NotInSqlError as error:
+                self.lifts = str(error)
+        if self.lifts is not None:
+            self._tells = self._is_aggregated = False
             self.statement = self._unaggregated(of, self._staged(source))
 
     def _staged(self, source: Source) -> Staged:
@@ -192,7 +202,7 @@ class Fused:
             return made.filter(good), bad
         good = made[BAD].is_null()
         failed = made.filter(pc.invert(good)).select([ROW_NUMBER, BAD])
-        unneeded = [BAD] if self.lifts else [BAD, ROW_NUMBER]
+        unneeded = [BAD] if self.lifts or self._is_numbered else [BAD, ROW_NUMBER]
         return made.filter(good).drop_columns(unneeded), self._reasons(zip(*failed.to_pydict().values(), strict=True))
 
     def _bad(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[tuple[int, str], ...]:
@@ -265,12 +275,12 @@ class Fused:
         for each, names in zip(computed, query.partial_columns, strict=True):
             partials += [f"{sql} AS {name}" for sql, name in zip(partials_of(each), names, strict=True)]
         slice_ = slice_of(query.windowing)
-        tells = self._tells and event_time is not None
+        tells = self._tells and isinstance(event_time, EventTime)
         if tells or argued.is_marked:
             good = [f"{AT} IS NOT NULL"] if tells else []
             good += [f"{BAD} IS NULL"] if argued.is_marked else []
             slice_ = f"CASE WHEN {' AND '.join(good)} THEN {slice_} END"
-        if tells and event_time is not None:
+        if tells and isinstance(event_time, EventTime):
             closes = isinstance(event_time.estimator.policy, Punctuated)
             closed = f"max({_CLOSED})" if closes else "CAST(NULL AS BIGINT)"
             partials += [f"max({AT}) AS {_NEWEST}", f"{closed} AS {_CLOSED}"]
@@ -339,15 +349,14 @@ def _closing(node: EventTime) -> str:
     return f"epoch_us({quoted(policy.column)})" if isinstance(policy, Punctuated) else "CAST(NULL AS BIGINT)"
 
 
-def _timed(event_time: EventTime | None, rows: Staged, is_checked: bool) -> Staged:
+def _timed(event_time: EventTime | AnswerTime | None, rows: Staged, is_checked: bool) -> Staged:
     """Rows with their event time and the end of the epoch they close, in microseconds; a bad row has neither.
 
     Nor does a row that is too far ahead of the clock, unless it `is_checked` already that there is none.
     """
-    at, closes = (
-        ("0", "NULL") if event_time is None else (f"epoch_us({quoted(event_time.column)})", _closing(event_time))
-    )
-    if event_time is not None and event_time.ahead is not None and not is_checked:
+    at = "0" if event_time is None else f"epoch_us({quoted(event_time.column)})"
+    closes = _closing(event_time) if isinstance(event_time, EventTime) else "NULL"
+    if isinstance(event_time, EventTime) and event_time.ahead is not None and not is_checked:
         at, closes = (f"CASE WHEN {ahead(event_time)} THEN NULL ELSE {each} END" for each in (at, closes))
     if rows.is_marked and event_time is not None:
         at, closes = (f"CASE WHEN {BAD} IS NULL THEN {each} END" for each in (at, closes))

@@ -13,12 +13,15 @@ from millrace.formats.sql import CannotFuseError, quoted, to_duckdb, tried
 from millrace.model.expression import Expression
 from millrace.model.schema import UNKNOWN
 from millrace.model.stream import (
+    AnswerStream,
+    AnswerTime,
     Applying,
     Dedup,
     EventTime,
     Explode,
     Filter,
     Join,
+    JoinStream,
     Map,
     Select,
     Source,
@@ -123,6 +126,10 @@ class Stages:
                 columns = ", ".join([*logged, *map(quoted, own.schema.names)])
                 rows = f"SELECT {ROW_NUMBER}, 0 AS {SIDE}, {columns} FROM {self._decoded}"
                 return Staged(rows, is_logged=self._is_logged) if own == source else None
+            case AnswerStream() | JoinStream():
+                raise CannotFuseError("the answers of a query are not rows of a source")
+            case AnswerTime(parent=parent):
+                return self._stream(parent, source)
             case Union() as union:
                 return self._union(union, source)
             case Dedup():

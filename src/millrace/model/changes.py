@@ -6,7 +6,7 @@ with its sign.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Context, Decimal
 from fractions import Fraction
 from math import inf, isfinite, nan, sqrt
@@ -30,7 +30,7 @@ from millrace.model.aggregate import (
     sort_key,
 )
 from millrace.model.errors import refuse
-from millrace.model.pane import Mode
+from millrace.model.pane import Mode, Pane
 from millrace.model.sketch import ApproxDistinct, ApproxQuantile, ApproxTopK, SecondMoment
 from millrace.model.window import Row
 
@@ -48,6 +48,8 @@ class Change:
     at: int
     """The event time in microseconds."""
     diff: int = 1
+    pane: Pane | None = field(default=None, compare=False, repr=False)
+    """The pane that it comes from, if it comes from one."""
 
 
 def check_over_changes(aggregate: Aggregate, mode: Mode) -> None:
@@ -55,12 +57,12 @@ def check_over_changes(aggregate: Aggregate, mode: Mode) -> None:
     if isinstance(aggregate, ApproxDistinct | ApproxQuantile | ApproxTopK):
         raise refuse(
             f"{aggregate} reads a query that takes answers back, and a sketch cannot forget a value",
-            advice="use an exact aggregate, or let the query answer once for each window: leave its trigger out",
+            advice="use an exact aggregate, or let the query answer once for each window: .trigger(on.watermark())",
         )
     if isinstance(aggregate, Fold):
         raise refuse(
             f"{aggregate} reads a query that takes answers back, and a function of yours has no inverse",
-            advice="use another aggregate, or let the query answer once for each window: leave its trigger out",
+            advice="use another aggregate, or let the query answer once for each window: .trigger(on.watermark())",
         )
     if mode is Mode.DISCARDING and isinstance(aggregate, Min | First | Collect | TopK):
         raise refuse(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from millrace.model.duration import format_duration
 from millrace.model.operators import operator_of
 from millrace.model.query import Query
-from millrace.model.stream import Answers, Source, Stream, parents
+from millrace.model.stream import AnswerStream, JoinStream, Source, Stream, parents
 from millrace.model.trigger import may_finish
 
 if TYPE_CHECKING:
@@ -57,8 +57,10 @@ def _of(node: Stream | Query) -> Step:
         return _of_query(node)
     operator = operator_of(node)
     source = node.name if isinstance(node, Source) else None
-    if isinstance(node, Answers):
+    if isinstance(node, AnswerStream):
         return _of_query(node.query)
+    if isinstance(node, JoinStream):
+        return Step(operator.verb, operator.detail, tuple(map(_of, node.sides)))
     return Step(operator.verb, operator.detail, tuple(map(_of, parents(node))), source)
 
 

@@ -5,17 +5,28 @@ whole input of the micro-batch, then its watermark advances, then the clock. Wha
 input of the next stage in the same micro-batch.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from millrace.model.changes import Change
 from millrace.model.duration import BEGINNING_OF_TIME, to_instant
+from millrace.model.joining import JoinReference, JoinSpec, out_watermark
 from millrace.model.pane import Failure, Mode, Pane
 from millrace.model.query import Query
+from millrace.model.refined import is_view_row
 from millrace.model.rows import RowDeadLetter, RowEvaluator
-from millrace.model.stream import Derived, Stream, derived_in, find_event_time, sources
-from millrace.model.window import Row
+from millrace.model.stream import (
+    AnswerStream,
+    Derived,
+    JoinStream,
+    Stream,
+    derived_in,
+    find_event_time,
+    reads_changes,
+    sources,
+)
+from millrace.model.window import Row, Session
 
 Tables: TypeAlias = Mapping[str, Iterable[Row]]
 Said: TypeAlias = Pane | Change
@@ -47,7 +58,8 @@ def graph_of(outputs: Mapping[str, Query | Stream]) -> tuple[GraphStage, ...]:
             if known.of == of:
                 return number
         read = of.stream if isinstance(of, Query) else of
-        inputs = tuple((each, number_of(each.query)) for each in derived_in(read))
+        streams = of.sides if isinstance(of, JoinStream) else (read,)
+        inputs = tuple((each, number_of(computed_by(each))) for stream in streams for each in derived_in(stream))
         found.append(GraphStage(of, inputs))
         return len(found) - 1
 
@@ -55,6 +67,11 @@ def graph_of(outputs: Mapping[str, Query | Stream]) -> tuple[GraphStage, ...]:
     for name, of in outputs.items():
         named.setdefault(number_of(of), []).append(name)
     return tuple(GraphStage(each.of, each.inputs, tuple(named.get(n, ()))) for n, each in enumerate(found))
+
+
+def computed_by(root: Derived) -> "Query | JoinStream":
+    """What the stage computes that a stream of changes comes from."""
+    return root.query if isinstance(root, AnswerStream) else root
 
 
 def least(marks: Sequence[tuple[int, bool]]) -> int:
@@ -115,64 +132,43 @@ Start: TypeAlias = Callable[[Query, Tables, int], QueryEngine]
 """Starts the engine of a query, with the rows of tables and the clock."""
 
 
-class StageEngine:
-    """One stage of a graph, in one process."""
+class StreamReader:
+    """Reads one stream as changes: bundles of its sources, or the answers of other stages."""
 
-    def __init__(self, stage: GraphStage, start: Start, tables: Tables, now: int) -> None:
-        """Start with no input."""
-        self.stage = stage
-        of = stage.of
-        self.engine: Any = start(of, tables, now) if isinstance(of, Query) else PlainRows(of, tables, now)
-        self.reads = frozenset() if stage.inputs else frozenset(source.name for source in sources(stage.stream))
+    def __init__(self, stream: Stream, rows: RowEvaluator, is_answer: bool = False) -> None:
+        """`rows` are its row operators. If the stream `is_answer`, rows that leave it are removed from views."""
+        self.stream, self.rows, self._is_answer = stream, rows, is_answer
+        self.sources = frozenset[str]()
         """The sources that it reads itself."""
-        self._now = now
+        if not reads_changes(stream):
+            self.sources = frozenset(source.name for source in sources(stream))
 
-    @property
-    def rows(self) -> RowEvaluator:
-        """Its row operators."""
-        evaluator: RowEvaluator = self.engine.rows
-        return evaluator
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether none of the sources that it reads itself has had input for its idle timeout."""
-        return self.rows.is_idle(self._now)
-
-    def take(self, rows: Mapping[str, Iterable[Row]]) -> list[Any]:
-        """Its answers to bundles of its sources, which it takes as one."""
-        column = find_event_time(self.stage.stream)
-        changes = [
+    def take(self, rows: Mapping[str, Iterable[Row]], watermark: int, now: int) -> list[Change]:
+        """The changes that bundles of sources give, as one bundle."""
+        column = find_event_time(self.stream)
+        return [
             Change(row, 0 if column is None else to_instant(row[column.column]))
             for source, bundle in rows.items()
-            if source in self.reads
-            for row in self.rows.take(bundle, source, self.engine.event_time, self._now)
+            if source in self.sources
+            for row in self.rows.take(bundle, source, watermark, now)
         ]
-        return list(self.engine.change(changes)) if changes else []
 
-    def change(self, said: Sequence[tuple[Derived, Sequence[Said]]]) -> list[Any]:
-        """Its answers to the answers of the stages it reads."""
-        changes = [made for root, each in said for one in each for made in self._changes(root, one)]
-        return list(self.engine.change(changes)) if changes else []
+    def change(self, root: Derived, said: Said) -> list[Change]:
+        """The changes that an answer of another stage gives."""
+        if not isinstance(root, AnswerStream) or not isinstance(said, Pane):
+            assert isinstance(said, Change)
+            return self._rows_of(root, said)
+        change = as_change(root.query, said)
+        made = [] if change is None else self._rows_of(root, change)
+        if made or not self._is_answer or not replaces(root.query, said) or not is_view_row(self.stream):
+            return made
+        # The pane replaces the one before it, but gives no row: a view drops the row of the pane before.
+        about = {name: value for name, value in root.query.row(said).items() if name in root.query.key_names}
+        nothing = dict.fromkeys(self.stream.schema.names)
+        return [Change({**nothing, **about}, said.at, -1, replace(said, diff=-1))]
 
-    def time(self, watermark: int | None, now: int | None) -> list[Any]:
-        """Advance its watermark, then the clock."""
-        said = [] if watermark is None or watermark <= self.engine.event_time else self.engine.watermark(watermark)
-        if now is not None:
-            self._now = now
-            said = [*said, *self.engine.clock(now)]
-        return list(said)
-
-    def advance(self, now: int) -> list[Any]:
-        """Advance its watermark by the policy of its sources, then the clock."""
-        self._now = now
-        return list(self.engine.advance(now))
-
-    def _changes(self, root: Derived, said: Said) -> list[Change]:
-        """A change of another stage as changes of this stage's stream."""
-        change = as_change(root.query, said) if isinstance(said, Pane) else said
-        if change is None:
-            return []
-        column = find_event_time(self.stage.stream)
+    def _rows_of(self, root: Derived, change: Change) -> list[Change]:
+        column = find_event_time(self.stream)
         made = []
         for row in self.rows.take_change(root, change.row):
             at = change.at
@@ -183,8 +179,156 @@ class StageEngine:
                     self.rows.dead.append(RowDeadLetter(row, reason))
                     continue
                 at = to_instant(named)
-            made.append(Change(row, at, change.diff))
+            made.append(Change(row, at, change.diff, change.pane))
         return made
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """What a micro-batch gives to the stages of a graph."""
+
+    rows: Mapping[str, Iterable[Row]]
+    """Bundles by source."""
+    marks: Mapping[str, int]
+    """The watermarks of sources by name, if they are given."""
+    now: int | None
+    derived: bool
+    """Whether the watermarks of sources follow from their policies."""
+    said: list[list[Any]] = field(default_factory=list)
+    """The answers of the stages so far."""
+    times: list[tuple[int, bool]] = field(default_factory=list)
+    """The watermark of each stage so far, and whether it is idle."""
+
+
+class StageEngine:
+    """One stage of a graph, in one process: a query, or a stream."""
+
+    def __init__(self, stage: GraphStage, start: Start, tables: Tables, now: int) -> None:
+        """Start with no input."""
+        self.stage = stage
+        of = stage.of
+        self.engine: Any = start(of, tables, now) if isinstance(of, Query) else PlainRows(of, tables, now)
+        self.readers = (StreamReader(stage.stream, self.engine.rows, not isinstance(of, Query)),)
+        self._now = now
+
+    def step(self, given: StepInput) -> list[Any]:
+        """Its answers to a micro-batch."""
+        (reader,) = self.readers
+        changes = reader.take(given.rows, self.engine.event_time, self._now)
+        changes += [made for each in self.stage.inputs for made in changes_of(reader, each, given)]
+        said = list(self.engine.change(changes)) if changes else []
+        self._now = self._now if given.now is None else given.now
+        if given.derived and not self.stage.inputs:
+            return said + list(self.engine.advance(self._now))
+        watermark = watermark_of(reader, self.stage.inputs, given)
+        if watermark is not None and watermark > self.engine.event_time:
+            said += self.engine.watermark(watermark)
+        return said if given.now is None else said + list(self.engine.clock(given.now))
+
+    @property
+    def time(self) -> tuple[int, bool]:
+        """Its watermark, and whether none of its own sources has had input for its idle timeout."""
+        return self.engine.event_time, self.readers[0].rows.is_idle(self._now)
+
+    @property
+    def dropped(self) -> int:
+        """The number of changes that came too late."""
+        return int(self.engine.dropped)
+
+    @property
+    def failed(self) -> list[Failure]:
+        """The answers that have no value."""
+        failures: list[Failure] = self.engine.failed
+        return failures
+
+
+class JoinEngine:
+    """The engine of one join of streams; `JoinReference` documents the members."""
+
+    def __init__(self, spec: JoinSpec) -> None:
+        """Start with no input."""
+        self._reference = JoinReference(spec)
+
+    @property
+    def dropped(self) -> int:
+        """The number of changes of both sides that came too late."""
+        return sum(self._reference.dropped)
+
+    def step(self, left: Sequence[Change], right: Sequence[Change], marks: tuple[int, int]) -> list[Change]:
+        """The answers to one bundle of both sides, then to their watermarks."""
+        return self._reference.input(left, right) + self._reference.watermark(*marks)
+
+
+class JoinStage:
+    """One stage of a graph that joins two streams."""
+
+    def __init__(self, stage: GraphStage, start: Callable[[JoinSpec], JoinEngine], tables: Tables, now: int) -> None:
+        """Start with no input."""
+        assert isinstance(stage.of, JoinStream)
+        self.stage, self.engine, self.failed = stage, start(stage.of.spec), list[Failure]()
+        self._spec = stage.of.spec
+        self.readers = tuple(StreamReader(side, RowEvaluator(side, tables, now)) for side in stage.of.sides)
+        self._marks = (BEGINNING_OF_TIME, BEGINNING_OF_TIME)
+        self._idle = (False, False)
+        self._now = now
+
+    def step(self, given: StepInput) -> list[Any]:
+        """Its answers to a micro-batch. The watermark of an idle side stays where it was, rule 15."""
+        sides = []
+        for reader, before in zip(self.readers, self._marks, strict=True):
+            changes = reader.take(given.rows, before, self._now)
+            read = [each for each in self.stage.inputs if each[0] in derived_in(reader.stream)]
+            sides.append(changes + [made for each in read for made in changes_of(reader, each, given)])
+        self._now = self._now if given.now is None else given.now
+        times = [self._side(number, given) for number in (0, 1)]
+        self._idle = times[0][1], times[1][1]
+        self._marks = max(times[0][0], self._marks[0]), max(times[1][0], self._marks[1])
+        return self.engine.step(sides[0], sides[1], self._marks)
+
+    def _side(self, number: int, given: StepInput) -> tuple[int, bool]:
+        """The watermark of a side, and whether it is idle."""
+        reader, before = self.readers[number], self._marks[number]
+        read = [each for each in self.stage.inputs if each[0] in derived_in(reader.stream)]
+        if read:
+            is_idle = all(given.times[place][1] for _, place in read)
+            mark = watermark_of(reader, read, given)
+        else:
+            after = reader.rows.clock(self._now)
+            is_idle = reader.rows.is_idle(after)
+            mark = reader.rows.watermark(after) if given.derived else watermark_of(reader, (), given)
+        return (before if is_idle or mark is None else mark), is_idle
+
+    @property
+    def time(self) -> tuple[int, bool]:
+        """Its watermark, rule 17, and whether both sides are idle."""
+        return join_watermark(self._spec, self._marks, self._idle), all(self._idle)
+
+    @property
+    def dropped(self) -> int:
+        """The number of changes of both sides that came too late."""
+        return self.engine.dropped
+
+
+def join_watermark(spec: JoinSpec, marks: tuple[int, int], idle: tuple[bool, bool]) -> int:
+    """The watermark after a join; a side that is idle is not waited for."""
+    left, right = marks
+    if idle[0] != idle[1]:
+        left = right = right if idle[0] else left
+    return out_watermark(spec, left, right)
+
+
+def changes_of(reader: StreamReader, read: tuple[Derived, int], given: StepInput) -> Iterator[Change]:
+    """The changes that a reader makes of the answers of one of the stages it reads."""
+    root, number = read
+    for said in given.said[number]:
+        yield from reader.change(root, said)
+
+
+def watermark_of(reader: StreamReader, inputs: Sequence[tuple[Derived, int]], given: StepInput) -> int | None:
+    """The watermark of a stream: the least of the stages that it reads, or of the given ones of its sources."""
+    if inputs:
+        return least([given.times[number] for _, number in inputs])
+    return min((given.marks[source] for source in reader.sources), default=None)
 
 
 def as_change(query: Query, pane: Pane) -> Change | None:
@@ -192,7 +336,12 @@ def as_change(query: Query, pane: Pane) -> Change | None:
     if pane.diff < 0 and query.mode is Mode.ACCUMULATING:
         return None
     row = {name: value for name, value in query.row(pane).items() if name in query.schema}
-    return Change(row, pane.at, pane.diff)
+    return Change(row, pane.at, pane.diff, pane)
+
+
+def replaces(query: Query, pane: Pane) -> bool:
+    """Whether a pane replaces an earlier one, which is not taken back."""
+    return query.mode is Mode.ACCUMULATING and (pane.index > 0 or pane.diff < 0 or isinstance(query.windowing, Session))
 
 
 def time_reason(column: str, named: int | None, at: int) -> str | None:
@@ -206,14 +355,25 @@ class GraphEngine:
     """The engine of a graph of stages, driven step by step."""
 
     def __init__(
-        self, outputs: Mapping[str, Query | Stream], start: Start, tables: Tables | None = None, now: int = 0
+        self,
+        outputs: Mapping[str, Query | Stream],
+        start: Start,
+        tables: Tables | None = None,
+        now: int = 0,
+        start_join: Callable[[JoinSpec], JoinEngine] = JoinEngine,
     ) -> None:
         """Start with no input."""
-        self.stages = [StageEngine(stage, start, tables or {}, now) for stage in graph_of(outputs)]
+        self.stages: list[StageEngine | JoinStage] = [
+            JoinStage(stage, start_join, tables or {}, now)
+            if isinstance(stage.of, JoinStream)
+            else StageEngine(stage, start, tables or {}, now)
+            for stage in graph_of(outputs)
+        ]
         self._names = {name: stage for stage in self.stages for name in stage.stage.outputs}
-        self._marks = {source: BEGINNING_OF_TIME for stage in self.stages for source in stage.reads}
+        readers = [reader for stage in self.stages for reader in stage.readers]
+        self._marks = {source: BEGINNING_OF_TIME for reader in readers for source in reader.sources}
 
-    def __getitem__(self, output: str) -> StageEngine:
+    def __getitem__(self, output: str) -> StageEngine | JoinStage:
         """The stage of an output."""
         return self._names[output]
 
@@ -230,23 +390,13 @@ class GraphEngine:
         theirs. If the watermark is `derived`, it follows from the policies of the sources; `now` must then be given.
         """
         if watermark is not None:
-            given = watermark if isinstance(watermark, Mapping) else dict.fromkeys(self._marks, watermark)
-            self._marks |= {source: max(at, self._marks[source]) for source, at in given.items()}
-        said: list[list[Any]] = []
-        idle: list[bool] = []
+            marks = watermark if isinstance(watermark, Mapping) else dict.fromkeys(self._marks, watermark)
+            self._marks |= {source: max(at, self._marks[source]) for source, at in marks.items()}
+        given = StepInput(rows or {}, self._marks, now, derived)
         for each in self.stages:
-            inputs = each.stage.inputs
-            if not inputs:
-                own = each.take(rows or {})
-                own += each.advance(now) if derived and now is not None else each.time(self._least(each), now)
-            else:
-                own = each.change([(root, said[number]) for root, number in inputs])
-                marks = [(self.stages[number].engine.event_time, idle[number]) for _, number in inputs]
-                own += each.time(least(marks), now)
-            said.append(own)
-            idle.append(all(idle[number] for _, number in inputs) if inputs else each.is_idle)
-        return {name: said[n] for n, each in enumerate(self.stages) for name in each.stage.outputs}
-
-    def _least(self, stage: StageEngine) -> int:
-        """The least of the watermarks of the sources that a stage reads."""
-        return min((self._marks[source] for source in stage.reads), default=BEGINNING_OF_TIME)
+            given.said.append(each.step(given))
+            at, is_idle = each.time
+            if each.stage.inputs and isinstance(each, StageEngine):
+                is_idle = all(given.times[number][1] for _, number in each.stage.inputs)
+            given.times.append((at, is_idle))
+        return {name: given.said[n] for n, each in enumerate(self.stages) for name in each.stage.outputs}

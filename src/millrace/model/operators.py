@@ -12,13 +12,14 @@ from millrace.model.clock import DAY
 from millrace.model.duration import format_duration
 from millrace.model.expression import Expression
 from millrace.model.stream import (
-    Answers,
+    AnswerStream,
     AnswerTime,
     Dedup,
     EventTime,
     Explode,
     Filter,
     Join,
+    JoinStream,
     Map,
     Select,
     Source,
@@ -48,7 +49,9 @@ def operator_of(stream: Stream) -> Operator:
     match node_of(stream):
         case Source(kind=kind, name=name, schema=schema) as source:
             return Operator("source", f"{kind} {name} ({schema}){', strict' if source.is_strict else ''}")
-        case Answers(schema=schema):
+        case JoinStream(spec=spec):
+            return Operator("join", f"{spec}", columns=frozenset())
+        case AnswerStream(schema=schema):
             return Operator("answers", f"as changes ({schema})")
         case AnswerTime(column=column):
             return Operator("event time", column, columns=frozenset([column]))

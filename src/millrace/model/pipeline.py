@@ -10,7 +10,7 @@ from millrace.model import explain
 from millrace.model.connectors import CustomSink
 from millrace.model.duration import Duration
 from millrace.model.errors import Place, caller, refuse, refuse_unknown, shown
-from millrace.model.query import Query, Windowed
+from millrace.model.query import Query, Windowed, streams_of
 from millrace.model.refined import check_view_rows
 from millrace.model.shared import shared_sources, with_shared
 from millrace.model.stream import Source, Stream, reads_changes, sources
@@ -158,9 +158,13 @@ class Pipeline:
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """The stream of each view and sink."""
-        outputs = [*self.views.values(), *(output.of for output in self.sinks)]
-        return tuple(of.stream if isinstance(of, Query) else of for of in outputs)
+        """The stream of each view and sink, and of the queries whose answers they read."""
+        return tuple(stream for of in self.outputs for stream in streams_of(of))
+
+    @property
+    def outputs(self) -> tuple[Query | Stream, ...]:
+        """What each view and each sink holds."""
+        return (*self.views.values(), *(output.of for output in self.sinks))
 
     def explain(self, *, statements: bool = False) -> str:
         """The plan as text: the flow of each output and how it runs; with `statements`, also the SQL."""

@@ -1,6 +1,6 @@
 """Windowed aggregations: what is computed, where in event time, when in processing time, and how panes relate."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +12,18 @@ from millrace.model.expression import Expression, parse_expression
 from millrace.model.pane import Mode, Pane
 from millrace.model.schema import Column, Schema
 from millrace.model.stream import (
-    Answers,
+    AnswerStream,
     AnswerTime,
     EventTime,
     Source,
     Stream,
+    Table,
     derived_in,
     find_event_time,
     is_timed,
     no_method,
     reads_changes,
+    streams_read,
     with_sources,
 )
 from millrace.model.trigger import Trigger, default, fires_once, is_trigger, may_finish, waits_for_the_end
@@ -226,16 +228,16 @@ class Query:
     @property
     def reads_retractions(self) -> bool:
         """Whether its input may hold retractions."""
-        return any(each.query.takes_back for each in derived_in(self.stream))
+        return any(each.takes_back for each in derived_in(self.stream))
 
-    def changes(self) -> Answers:
+    def changes(self) -> AnswerStream:
         """The answers as a stream, which other queries, joins and sinks can read.
 
         If no mode was chosen, a correction takes the previous answer back. So does a session that grows.
         """
         merges = isinstance(self.windowing, Session) and self.answers_once and self.mode is Mode.ACCUMULATING
         mode = Mode.RETRACTING if merges or not self.has_chosen_mode else self.mode
-        return Answers(replace(self, mode=mode, has_chosen_mode=True), self.schema, self.place)
+        return AnswerStream(replace(self, mode=mode, has_chosen_mode=True), self.schema, self.place)
 
     @property
     def needs_an_end(self) -> bool:
@@ -249,6 +251,11 @@ class Query:
         ordinal = isinstance(self.windowing, CountWindow)
         bounds = (Column(column.name, "BIGINT" if ordinal else column.type) for column in WINDOW_COLUMNS)
         return Schema((*keys, *bounds, *(computed.column for computed in self.computed)))
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The columns that tell its answers apart: keys and window."""
+        return (*self.keys, *(column.name for column in WINDOW_COLUMNS))
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -338,6 +345,16 @@ class Query:
         """Combine the answers of queries that have the same columns."""
         return self.changes().union(*others)
 
+    def join(
+        self, other: "Table | Stream | Query", on: str | Iterable[str], how: str = "inner", as_of: str | None = None,
+        *, within: tuple[Duration, Duration] | None = None, window: Windowing | None = None,
+        lateness: Duration | tuple[Duration, Duration] = "0s", unmatched: str = "final",
+    ) -> Stream:  # fmt: skip
+        """Look up each answer in a table, or pair it with the rows of another stream, as `Stream.join` does."""
+        return self.changes().join(
+            other, on, how, as_of, within=within, window=window, lateness=lateness, unmatched=unmatched
+        )
+
     def event_time(self, column: str) -> Stream:
         """Name another TIMESTAMP column as the event time of the answers; not after the end of their window."""
         return self.changes().event_time(column)
@@ -365,6 +382,23 @@ class Query:
         return send(self, sink)
 
 
+def streams_of(of: Query | Stream) -> tuple[Stream, ...]:
+    """The stream of a query, or a stream; then those of the queries whose answers it reads."""
+    own = of.stream if isinstance(of, Query) else of
+    read = (stream for each in derived_in(own) for stream in streams_read(each))
+    return (own, *(stream for each in read for stream in streams_of(each)))
+
+
+def queries_of(of: Query | Stream) -> tuple[Query, ...]:
+    """A query, and those whose answers it reads, directly or through others."""
+    own = (of,) if isinstance(of, Query) else ()
+    found: list[Query] = []
+    for each in derived_in(of.stream if isinstance(of, Query) else of):
+        read: Sequence[Query | Stream] = (each.query,) if isinstance(each, AnswerStream) else each.sides
+        found += [query for one in read for query in queries_of(one)]
+    return (*own, *found)
+
+
 def of_sources(of: Query | Stream, made: Callable[[Source], Stream]) -> Query | Stream:
     """The same query or stream with its sources replaced."""
     if isinstance(of, Query):
@@ -375,7 +409,8 @@ def of_sources(of: Query | Stream, made: Callable[[Source], Stream]) -> Query | 
 def check_input(query: Query) -> None:
     """Refuse a query over the answers of others that could not be right."""
     for each in derived_in(query.stream):
-        check_not_counted_twice(each.query)
+        if isinstance(each, AnswerStream):
+            check_not_counted_twice(each.query)
     if not query.reads_retractions:
         return
     if isinstance(query.windowing, CountWindow):

@@ -8,13 +8,14 @@ from typing import assert_never
 from millrace.model.errors import refuse
 from millrace.model.query import WINDOW_COLUMNS, Query
 from millrace.model.stream import (
-    Answers,
+    AnswerStream,
     AnswerTime,
     Dedup,
     EventTime,
     Explode,
     Filter,
     Join,
+    JoinStream,
     Map,
     Select,
     Source,
@@ -24,6 +25,7 @@ from millrace.model.stream import (
     WithColumns,
     derived_in,
     node_of,
+    parents,
 )
 
 
@@ -32,16 +34,29 @@ def query_of(of: Query | Stream) -> Query:
     if isinstance(of, Query):
         return of
     (root,) = derived_in(of)
+    assert isinstance(root, AnswerStream), "check_view_rows refuses others"
     return root.query
+
+
+def is_view_row(of: Stream) -> bool:
+    """Whether each row of a stream is the row of one key and window, so that a missing row can be removed."""
+    return len(derived_in(of)) == 1 and _is_one_row(of)
+
+
+def _is_one_row(stream: Stream) -> bool:
+    if isinstance(stream, AnswerStream):
+        return True
+    if isinstance(stream, Explode | Join | JoinStream | Union) or (isinstance(stream, Map) and stream.many):
+        return False
+    return all(map(_is_one_row, parents(stream)))
 
 
 def check_view_rows(view: str, of: Stream) -> None:
     """Refuse a stream that does not give at most one row, with its key, for each key and window of one query."""
     node: Stream = of
-    while not isinstance(node, Answers):
+    while not isinstance(node, AnswerStream):
         node = _parent(view, node)
-    keys = (*node.query.keys, *(column.name for column in WINDOW_COLUMNS))
-    for name in keys:
+    for name in node.query.key_names:
         if name not in of.schema or of.schema.type_of(name) != node.schema.type_of(name):
             problem = f"view {view!r} needs column {name!r}, which tells its rows apart"
             raise refuse(problem, of.place, advice=f"keep it: select({name!r}, ...)")
@@ -52,7 +67,8 @@ def _parent(view: str, stream: Stream) -> Stream:
         case Where(parent) | AnswerTime(parent) | Filter(parent):
             return parent
         case Select(parent, columns) | WithColumns(parent, columns):
-            keys = {column.name for column in WINDOW_COLUMNS}.union(*(each.query.keys for each in derived_in(stream)))
+            read = [each.query.keys for each in derived_in(stream) if isinstance(each, AnswerStream)]
+            keys = {column.name for column in WINDOW_COLUMNS}.union(*read)
             for name, expression in columns:
                 if name in keys and expression.columns != (name,):
                     problem = f"view {view!r} changes column {name!r}, which tells its rows apart"
@@ -60,10 +76,13 @@ def _parent(view: str, stream: Stream) -> Stream:
             return parent
         case Map(parent, many=False):
             return parent
+        case JoinStream() as node:
+            problem = f"view {view!r} is a join of streams, whose rows have no key"
+            raise refuse(problem, node.place, advice="aggregate them, or send them to a sink")
         case (Map() | Explode() | Join() | Union()) as node:
             problem = f"view {view!r} would have several rows for a key and a window"
             raise refuse(problem, node.place, advice="aggregate them, or send them to a sink")
-        case (Source() | Answers() | Dedup() | EventTime()) as node:
+        case (Source() | AnswerStream() | Dedup() | EventTime()) as node:
             raise AssertionError(f"{type(node).__name__} is not on top of answers")
         case never:
             assert_never(never)

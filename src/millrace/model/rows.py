@@ -24,7 +24,7 @@ from millrace.model.operators import operator_of
 from millrace.model.query import Computed
 from millrace.model.schema import missing
 from millrace.model.stream import (
-    Answers,
+    AnswerStream,
     AnswerTime,
     Applying,
     Dedup,
@@ -33,6 +33,7 @@ from millrace.model.stream import (
     Explode,
     Filter,
     Join,
+    JoinStream,
     Map,
     Select,
     Source,
@@ -136,7 +137,7 @@ class RowEvaluator:
         match node_of(node):
             case Source() as own:
                 return self._fitting(own, rows) if own == root else []
-            case Answers() as own:
+            case (AnswerStream() | JoinStream()) as own:
                 return rows if own == root else []
             case Union() | AnswerTime():
                 return above

@@ -6,6 +6,7 @@ nothing. Each method of `Stream` returns a new node on top of the one it is call
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 from millrace.model.clock import ahead_reason, is_ahead
@@ -14,6 +15,7 @@ from millrace.model.duration import Duration, parse_duration, parse_positive
 from millrace.model.errors import Place, caller, refuse, refuse_unknown, shown, unknown
 from millrace.model.expression import Expression, RowSql, named, parse_expression
 from millrace.model.function import Function, checked
+from millrace.model.joining import JoinSpec
 from millrace.model.nested import ArrayType, MapType, nested
 from millrace.model.schema import UNKNOWN, Column, Schema, parse_schema
 from millrace.model.udf import RowValue, UserCall
@@ -143,7 +145,7 @@ class Stream:
             raise refuse("dedup(within=...) needs an event time", advice="call .event_time(...) before it")
         return Dedup(self, by, horizon, self.schema, caller())
 
-    def union(self, *others: "Stream") -> "Union":
+    def union(self, *others: "Stream | Query") -> "Union":
         """Combine this stream with others that have the same columns."""
         if not others:
             raise refuse("union() needs another stream")
@@ -164,14 +166,43 @@ class Stream:
             )
         return Union((self, *sides), self.schema, caller())
 
-    def join(self, table: "Table", on: str | Iterable[str], how: str = "inner", as_of: str | None = None) -> "Join":
-        """Look up each row in a table: `join(campaigns, on="ad_id")`; `how="left"` keeps rows without a match.
+    def join(
+        self,
+        other: "Table | Stream | Query",
+        on: str | Iterable[str],
+        how: str = "inner",
+        as_of: str | None = None,
+        *,
+        within: tuple[Duration, Duration] | None = None,
+        window: Windowing | None = None,
+        lateness: Duration | tuple[Duration, Duration] = "0s",
+        unmatched: str = "final",
+    ) -> "Join | JoinStream":
+        """Look up each row in a table, or pair it with the rows of another stream.
 
-        With `as_of="since"`, where `since` is the table's column of the time from which a row is valid, each row joins
-        the newest table row that is valid at its event time.
+        A table: `join(campaigns, on="ad_id")`; `how="left"` keeps rows without a match. With `as_of="since"`, where
+        `since` is the table's column of the time from which a row is valid, each row joins the newest table row that is
+        valid at its event time.
+
+        A stream, or a query: `impressions.join(clicks, on="ad", within=("0s", "1h"))` pairs rows whose event times are
+        that far apart: other less own, both bounds included. `window=window.fixed("1h")` pairs rows of one window
+        instead. `how` is inner, left, right, full, semi or anti. A row that is more than `lateness` (of both sides, or
+        a pair) behind the watermark of its side is dropped. A row without a partner is answered when it can find none
+        any more; with `unmatched="early"` at once, and it is taken back when a partner comes.
         """
+        streamed = as_stream(other)
+        if isinstance(streamed, Stream):
+            if as_of is not None:
+                raise refuse("join(as_of=...) takes a table", advice="leave it out, or join a table")
+            return self._joined(streamed, on, how, within, window, lateness, unmatched)
+        table = other
         if not isinstance(table, Table):
-            raise refuse(f"join() takes a table, made with table(...), not {shown(table)}")
+            raise refuse(f"join() takes a table, made with table(...), a stream or a query, not {shown(table)}")
+        if (within, window, lateness, unmatched) != (None, None, "0s", "final"):
+            given = {"within": within, "window": window}
+            name = next((name for name, value in given.items() if value is not None), None)
+            name = name or ("lateness" if lateness != "0s" else "unmatched")
+            raise refuse(f"join({name}=...) takes a stream, not a table", advice=f"leave {name}= out")
         if how not in ("inner", "left"):
             raise refuse_unknown("kind of join", how, ("inner", "left"))
         keys = (on,) if isinstance(on, str) else tuple(on)
@@ -259,6 +290,23 @@ class Stream:
         from millrace.model.pipeline import send
 
         return send(self, sink)
+
+    def _joined(
+        self, other: "Stream", on: str | Iterable[str], how: str, within: tuple[Duration, Duration] | None,
+        windowing: Windowing | None, lateness: Duration | tuple[Duration, Duration], unmatched: str,
+    ) -> "JoinStream":  # fmt: skip
+        for side, name in ((self, "left"), (other, "right")):
+            if not is_timed(side):
+                advice = "call .event_time(column, delay=...) before it"
+                raise refuse(f"join() needs an event time on both sides, and the {name} has none", advice=advice)
+        bounds = None if within is None else _bounds(within)
+        late = lateness if isinstance(lateness, tuple) else (lateness, lateness)
+        if len(late) != 2:
+            raise refuse(f"lateness= of join() is a duration, or one for each side, not {shown(lateness)}")
+        both = (parse_duration(late[0], "lateness"), parse_duration(late[1], "lateness"))
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        spec = JoinSpec(keys, how, bounds, windowing, both, unmatched, self.schema, other.schema)
+        return JoinStream(self, other, spec, spec.schema, caller())
 
     def _called(self, columns: Mapping[str, RowValue]) -> "tuple[Stream, dict[str, RowSql]]":
         from millrace.model.calling import with_calls
@@ -458,12 +506,48 @@ class EventTime(Stream):
 
 
 @dataclass(frozen=True, slots=True)
-class Answers(Stream):
+class AnswerStream(Stream):
     """The panes of a query as changes: rows that are added or, with a diff of -1, taken back."""
 
     query: "Query"
     schema: Schema
     place: Place = field(compare=False, repr=False)
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether its changes may hold a retraction, a diff of -1."""
+        return self.query.takes_back
+
+
+@dataclass(frozen=True, slots=True)
+class JoinStream(Stream):
+    """The pairs of rows of two streams as changes."""
+
+    left: Stream
+    right: Stream
+    spec: JoinSpec
+    schema: Schema
+    place: Place = field(compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a side whose rows would be counted twice."""
+        from millrace.model.query import check_not_counted_twice
+
+        for side in self.sides:
+            for each in derived_in(side):
+                if isinstance(each, AnswerStream):
+                    check_not_counted_twice(each.query)
+
+    @property
+    def sides(self) -> tuple[Stream, Stream]:
+        """The left and the right stream."""
+        return self.left, self.right
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether its changes may hold a retraction, a diff of -1."""
+        is_early = self.spec.unmatched == "early"
+        return is_early or any(each.takes_back for side in self.sides for each in derived_in(side))
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,6 +563,21 @@ class AnswerTime(Stream):
     def watched(self) -> tuple[str, ...]:
         """The column with the event time."""
         return (self.column,)
+
+
+def _bounds(within: object) -> tuple[int, int]:
+    """The bounds of `within=`, in microseconds; a negative one is written '-5m'."""
+    if not isinstance(within, tuple | list) or len(within) != 2:
+        raise refuse(f"within= of join() is a pair of durations, such as ('0s', '1h'), not {shown(within)}")
+    return _signed(within[0]), _signed(within[1])
+
+
+def _signed(bound: Any) -> int:
+    if isinstance(bound, str) and bound.strip().startswith("-"):
+        return -parse_duration(bound.strip()[1:], "within= of join()")
+    if isinstance(bound, timedelta) and bound < timedelta(0):
+        return -parse_duration(-bound, "within= of join()")
+    return parse_duration(bound, "within= of join()")
 
 
 def _has_calls(columns: Mapping[str, object]) -> bool:
@@ -514,7 +613,20 @@ def no_method(what: str, name: str, known: Iterable[str]) -> str:
 Applying: TypeAlias = Map | Filter | Explode
 """The steps that run in Python over Arrow tables, on every engine: `model.applied` has their meaning."""
 
-Node: TypeAlias = Source | Answers | Where | Select | WithColumns | Applying | Dedup | Union | Join | EventTime | AnswerTime
+Node: TypeAlias = (
+    Source
+    | AnswerStream
+    | JoinStream
+    | Where
+    | Select
+    | WithColumns
+    | Applying
+    | Dedup
+    | Union
+    | Join
+    | EventTime
+    | AnswerTime
+)
 """Every kind of stream. A function that matches on it ends in `assert_never`: a forgotten kind is a type error."""
 
 
@@ -527,7 +639,7 @@ def node_of(stream: Stream) -> Node:
 def parents(stream: Stream) -> tuple[Stream, ...]:
     """The streams that a node reads; none for a source, and none for the answers of a query."""
     match node_of(stream):
-        case Source() | Answers():
+        case Source() | AnswerStream() | JoinStream():
             return ()
         case Union(parents=sides):
             return sides
@@ -542,7 +654,7 @@ def parents(stream: Stream) -> tuple[Stream, ...]:
 def with_parents(stream: Stream, given: Sequence[Stream]) -> Stream:
     """The same node on top of other streams."""
     match node_of(stream):
-        case (Source() | Answers()) as root:
+        case (Source() | AnswerStream() | JoinStream()) as root:
             return root
         case Union() as union:
             return replace(union, parents=tuple(given))
@@ -560,8 +672,8 @@ def with_sources(stream: Stream, of: Callable[[Source], Stream]) -> Stream:
     """The same stream with its sources replaced, also those of the queries whose answers it reads."""
     if isinstance(stream, Source):
         return of(stream)
-    if isinstance(stream, Answers):
-        return replace(stream, query=replace(stream.query, stream=with_sources(stream.query.stream, of)))
+    if isinstance(stream, Derived):
+        return with_streams_read(stream, lambda read: with_sources(read, of))
     return with_parents(stream, [with_sources(parent, of) for parent in parents(stream)])
 
 
@@ -569,13 +681,25 @@ def sources(stream: Stream) -> tuple[Source, ...]:
     """The sources that a stream reads, each once, in the order in which the user wrote them."""
     if isinstance(stream, Source):
         return (stream,)
-    if isinstance(stream, Answers):
-        return sources(stream.query.stream)
+    if isinstance(stream, Derived):
+        return tuple(dict.fromkeys(source for read in streams_read(stream) for source in sources(read)))
     return tuple(dict.fromkeys(source for parent in parents(stream) for source in sources(parent)))
 
 
-Derived: TypeAlias = Answers
+Derived: TypeAlias = AnswerStream | JoinStream
 """A stream of changes, which a stage computes from other streams."""
+
+
+def streams_read(derived: Derived) -> tuple[Stream, ...]:
+    """The streams that a stream of changes is computed from."""
+    return (derived.query.stream,) if isinstance(derived, AnswerStream) else derived.sides
+
+
+def with_streams_read(derived: Derived, of: Callable[[Stream], Stream]) -> Derived:
+    """The same computation over other streams."""
+    if isinstance(derived, AnswerStream):
+        return replace(derived, query=replace(derived.query, stream=of(derived.query.stream)))
+    return replace(derived, left=of(derived.left), right=of(derived.right))
 
 
 def derived_in(stream: Stream) -> tuple[Derived, ...]:
@@ -583,6 +707,13 @@ def derived_in(stream: Stream) -> tuple[Derived, ...]:
     if isinstance(stream, Derived):
         return (stream,)
     return tuple(dict.fromkeys(found for parent in parents(stream) for found in derived_in(parent)))
+
+
+def with_derived(stream: Stream, of: Callable[[Derived], Stream]) -> Stream:
+    """The same stream with the streams of changes that it reads directly replaced."""
+    if isinstance(stream, Derived):
+        return of(stream)
+    return with_parents(stream, [with_derived(parent, of) for parent in parents(stream)])
 
 
 def reads_changes(stream: Stream) -> bool:

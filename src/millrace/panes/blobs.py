@@ -9,25 +9,39 @@ knows which of its blobs are still valid.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.model.errors import ConflictError, CorruptError
 from millrace.panes.advance import PaneState
+from millrace.panes.joining import JoinState
 from millrace.panes.store import RowStore, Segment, segment_of
 
 FORMAT = 2
 STATE = "state"
-_STORES = ("groups", "arrivals", "seen")
+_STORES: dict[type[PaneState | JoinState], tuple[str, ...]] = {
+    PaneState: ("groups", "arrivals", "seen"),
+    JoinState: ("left", "right"),
+}
+_NUMBERS: dict[type[PaneState | JoinState], tuple[str, ...]] = {
+    PaneState: ("watermark", "now", "dropped", "errors"),
+    JoinState: ("watermarks", "dropped"),
+}
+"""The fields of a state that the header holds: a number, or one for each side of a join."""
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
+
+State = TypeVar("State", PaneState, JoinState)
+Fetch: TypeAlias = Callable[[str], bytes | None]
+"""Reads a blob by its name; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StoredState:
+class StoredState(Generic[State]):
     """A stored state, and the name of the write that each of its blobs is from."""
 
-    state: PaneState
+    state: State
     writings: Mapping[str, str]
 
 
@@ -39,7 +53,7 @@ class Changes:
     remove: tuple[str, ...]
 
 
-def write(before: StoredState | None, after: PaneState, writing: str) -> tuple[StoredState, Changes]:
+def write(before: StoredState[State] | None, after: State, writing: str) -> tuple[StoredState[State], Changes]:
     """The changes that turn the blobs of one state into those of a later one; without `before`, all its blobs."""
     old = {} if before is None else dict(_segments(before.state))
     new = dict(_segments(after))
@@ -57,8 +71,17 @@ def write(before: StoredState | None, after: PaneState, writing: str) -> tuple[S
     return StoredState(after, writings), Changes(put, gone)
 
 
-def read(fetch: Callable[[str], bytes | None], known: StoredState | None = None) -> StoredState | None:
+def read(fetch: Fetch, known: StoredState[PaneState] | None = None) -> StoredState[PaneState] | None:
     """The stored state, or None if there is none. Blobs of `known` that are still valid are not fetched."""
+    return _read(PaneState, fetch, known)
+
+
+def read_join(fetch: Fetch, known: StoredState[JoinState] | None = None) -> StoredState[JoinState] | None:
+    """As `read`, for the state of a join."""
+    return _read(JoinState, fetch, known)
+
+
+def _read(kind: type[State], fetch: Fetch, known: StoredState[State] | None) -> StoredState[State] | None:
     written = fetch(STATE)
     if written is None:
         return None
@@ -84,14 +107,13 @@ def read(fetch: Callable[[str], bytes | None], known: StoredState | None = None)
         bits = np.unpackbits(np.frombuffer(_found(fetch, f"{name}/live"), np.uint8), count=len(rows))
         return segment_of(number, rows, bits.astype(np.bool_))
 
-    stores = {}
-    for kind in _STORES:
-        numbers, following = header.get(kind, ((), 0))
-        stores[kind] = RowStore(tuple(segment(f"{kind}/{number}", number) for number in numbers), following)
-    state = PaneState(
-        watermark=header["watermark"], now=header["now"], dropped=header["dropped"], errors=header["errors"], **stores
-    )
-    return StoredState(state, writings)
+    fields: dict[str, Any] = {}
+    for name in _STORES[kind]:
+        numbers, following = header.get(name, ((), 0))
+        fields[name] = RowStore(tuple(segment(f"{name}/{number}", number) for number in numbers), following)
+    for name in _NUMBERS[kind]:
+        fields[name] = tuple(header[name]) if isinstance(header[name], list) else header[name]
+    return StoredState(kind(**fields), writings)
 
 
 def to_bytes(table: pa.Table) -> bytes:
@@ -108,26 +130,21 @@ def from_bytes(written: bytes) -> pa.Table:
     return pa.ipc.open_stream(written).read_all().combine_chunks()
 
 
-def _segments(state: PaneState) -> list[tuple[str, Segment]]:
-    return [(f"{kind}/{segment.number}", segment) for kind in _STORES for segment in getattr(state, kind).segments]
+def _segments(state: PaneState | JoinState) -> list[tuple[str, Segment]]:
+    stores = _STORES[type(state)]
+    return [(f"{name}/{segment.number}", segment) for name in stores for segment in getattr(state, name).segments]
 
 
-def _header(state: PaneState, writings: Mapping[str, str]) -> bytes:
-    header: dict[str, object] = {
-        "format": FORMAT,
-        "writings": writings,
-        "watermark": state.watermark,
-        "now": state.now,
-        "dropped": state.dropped,
-        "errors": state.errors,
-    }
-    for kind in _STORES:
-        store: RowStore = getattr(state, kind)
-        header[kind] = [[segment.number for segment in store.segments], store.next_number]
+def _header(state: PaneState | JoinState, writings: Mapping[str, str]) -> bytes:
+    header: dict[str, object] = {"format": FORMAT, "writings": writings}
+    header |= {name: getattr(state, name) for name in _NUMBERS[type(state)]}
+    for name in _STORES[type(state)]:
+        store: RowStore = getattr(state, name)
+        header[name] = [[segment.number for segment in store.segments], store.next_number]
     return json.dumps(header).encode()
 
 
-def _found(fetch: Callable[[str], bytes | None], name: str) -> bytes:
+def _found(fetch: Fetch, name: str) -> bytes:
     written = fetch(name)
     if written is None:
         raise CorruptError(f"blob {name} of the state is missing", "compute the views again: millrace replay")

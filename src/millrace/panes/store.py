@@ -95,18 +95,32 @@ class RowStore:
         nothing = np.zeros(0, np.intp)
         return Located(np.concatenate([nothing, *numbers]), np.concatenate([nothing, *rows]))
 
-    def take(self, places: Located) -> list[pa.Table]:
-        """The rows at these positions, in order, as one table; an empty list if there are none."""
+    def take(self, places: Located, columns: Sequence[str] | None = None) -> list[pa.Table]:
+        """The rows at these positions, in order, as one table; an empty list if there are none.
+
+        With `columns`, only these.
+        """
         if not len(places):
             return []
         tables = [
-            segment.rows.take(pa.array(places.row[places.segment == n])) for n, segment in enumerate(self.segments)
+            (segment.rows if columns is None else segment.rows.select(columns)).take(
+                pa.array(places.row[places.segment == n])
+            )
+            for n, segment in enumerate(self.segments)
         ]
         found = stack(tables)
         if (places.segment[:-1] <= places.segment[1:]).all():
             return [found]
         back = np.argsort(np.argsort(places.segment, kind="stable"), kind="stable")
         return [found.take(pa.array(back))]
+
+    def numbers(self, places: Located, name: str) -> Ints:
+        """A numeric column of the rows at these positions, in order."""
+        values = np.zeros(len(places), np.int64)
+        for number, segment in enumerate(self.segments):
+            here = places.segment == number
+            values[here] = segment.column(name)[places.row[here]]
+        return values
 
     def put(self, gone: Located, added: pa.Table | None = None) -> "RowStore":
         """The store after the rows `gone` are removed and the rows `added` are appended."""

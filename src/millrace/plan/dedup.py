@@ -56,7 +56,7 @@ def split_at_dedup(of: Query | Stream) -> DedupSplit | None:
     source = Source("dedup", "rows after dedup", dedup.schema, place=dedup.place)
     timed = find_event_time(dedup.parent)
     base: Stream = source
-    if timed is not None:
+    if isinstance(timed, EventTime):  # a source of rows has no other
         base = EventTime(source, timed.column, timed.estimator, None, dedup.schema, timed.place)
     rest = _replaced(stream, dedup, base)
     return DedupSplit(dedup.parent, dedup, replace(of, stream=rest) if isinstance(of, Query) else rest, source)

@@ -17,14 +17,18 @@ from typing import Any, assert_never
 
 from millrace.edge.fused import columns_read
 from millrace.model.expression import Expression
+from millrace.model.query import Query
 from millrace.model.schema import Schema
 from millrace.model.shared import is_narrowed
 from millrace.model.stream import (
+    AnswerStream,
+    AnswerTime,
     Dedup,
     EventTime,
     Explode,
     Filter,
     Join,
+    JoinStream,
     Map,
     Select,
     Source,
@@ -37,14 +41,14 @@ from millrace.model.stream import (
 )
 from millrace.model.trigger import Trigger, parts_of
 from millrace.plan.code import code_hash
-from millrace.plan.plan import Stage
 
 
-def fingerprint_of(stage: Stage) -> dict[str, Any]:
+def fingerprint_of(of: Query | Stream) -> dict[str, Any]:
     """By aspect, so that a difference can be named."""
-    query, read = stage.query, columns_read(stage.of)
-    if query is None:
-        return {"stream": _stream(stage.stream, read)}
+    read = columns_read(of)
+    if not isinstance(of, Query):
+        return {"stream": _stream(of, read)}
+    query = of
     return {
         "stream": _stream(query.stream, read),
         "keys": list(query.keys),
@@ -61,6 +65,10 @@ def sources_in(fingerprint: Mapping[str, Any]) -> set[tuple[str, str]]:
     while left:
         node = left.pop()
         left += node["of"]
+        if node["is"] == AnswerStream.__name__:
+            left.append(node["query"]["stream"])
+        if node["is"] == JoinStream.__name__:
+            left += node["sides"]
         if node["is"] == Source.__name__:
             found.add((node["kind"], node["name"]))
     return found
@@ -84,6 +92,15 @@ def _own(stream: Stream, read: Container[str]) -> dict[str, Any]:
             kept = {key: value for key, value in options if key == "format"}
             columns = ", ".join(f"{column} {type}" for column, type in schema.typed if column in read)
             return {"kind": kind, "name": name, "schema": columns, "options": kept}
+        case AnswerStream(query=query):
+            return {"query": fingerprint_of(query)}
+        case JoinStream(left=left, right=right, spec=spec):
+            sides = [_stream(side, columns_read(side)) for side in (left, right)]
+            within, windowing = canonical(spec.within), canonical(spec.windowing)
+            how = {"how": spec.how, "unmatched": spec.unmatched, "within": within, "window": windowing}
+            return {"sides": sides, "on": list(spec.on), **how}
+        case AnswerTime(column=column):
+            return {"column": column}
         case Where(condition=condition):
             return {"condition": canonical(condition)}
         case Select(columns=columns) | WithColumns(columns=columns):

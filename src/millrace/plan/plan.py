@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from millrace.model.pipeline import Sink
 from millrace.model.query import Query
-from millrace.model.stream import Source, Stream
+from millrace.model.stream import Derived, Source, Stream
 from millrace.plan.dedup import DedupSplit
 
 
@@ -43,11 +43,20 @@ class PlannedSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """One computation with state: it reads sources through their edges and answers to outputs.
+class StageInput:
+    """Another stage whose answers a stage reads, as changes."""
 
-    Today every stage reads sources only. `inputs` holds ids, so that a stage can read another stage.
-    """
+    stage: str
+    """The id of that stage."""
+    root: Derived
+    """What stands for its answers in the stream of the reading stage."""
+    statements: tuple[str, ...]
+    """The SQL that runs over its answers, in the shards that compute them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One computation: it reads sources through their edges, or the answers of other stages."""
 
     id: str
     """State is stored under this id."""
@@ -58,6 +67,14 @@ class Stage:
     """For each input, by its id, how its rows reach the shards."""
     dedup: DedupSplit | None = None
     """The stream split at its `dedup()`, if it has one and can be split."""
+    reads: tuple[StageInput, ...] = ()
+    """The stages whose answers it reads; it then reads no source."""
+    level: int = 0
+    """How many times rows are sent from shard to shard before it runs; stages of one level run together."""
+    is_read: bool = False
+    """Whether other stages read its answers, which then need their event time."""
+    is_output: bool = True
+    """Whether its answers go to an output."""
 
     @property
     def of(self) -> Query | Stream:
@@ -66,13 +83,13 @@ class Stage:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The ids of what it reads."""
+        """The ids of the sources that it reads itself."""
         return tuple(id for id, _ in self.edges)
 
     @property
     def is_fused(self) -> bool:
-        """Whether all its edges are fused; one native edge makes the stage run natively."""
-        return all(isinstance(edge, FusedEdge) for _, edge in self.edges)
+        """Whether it reads sources, all by fused edges; one native edge makes the stage run natively."""
+        return bool(self.edges) and all(isinstance(edge, FusedEdge) for _, edge in self.edges)
 
     @property
     def is_stateful(self) -> bool:
@@ -116,11 +133,25 @@ class Plan:
 
     @property
     def native(self) -> tuple[int, ...]:
-        """The numbers of the other stages: each has Spark sources of its own."""
-        return tuple(number for number, stage in enumerate(self.stages) if not stage.is_fused)
+        """The numbers of the other stages that read sources: each has Spark sources of its own."""
+        return tuple(number for number, stage in enumerate(self.stages) if stage.edges and not stage.is_fused)
+
+    @property
+    def levels(self) -> int:
+        """How many times rows are sent to shards in a micro-batch."""
+        return 1 + max((stage.level for stage in self.stages), default=0)
+
+    def stage(self, id: str) -> Stage:
+        """The stage with this id."""
+        return next(stage for stage in self.stages if stage.id == id)
+
+    def sources_of(self, stage: Stage) -> tuple[str, ...]:
+        """The ids of the sources that a stage reads, itself or through other stages."""
+        found = [*stage.inputs, *(id for each in stage.reads for id in self.sources_of(self.stage(each.stage)))]
+        return tuple(dict.fromkeys(found))
 
     def fingerprint(self) -> dict[str, Any]:
         """What must not change between two runs from one checkpoint, as JSON values."""
         from millrace.plan.fingerprint import fingerprint_of
 
-        return {stage.id: fingerprint_of(stage) for stage in self.stages}
+        return {stage.id: fingerprint_of(stage.of) for stage in self.stages}

@@ -21,7 +21,7 @@ from millrace.model.errors import PipelineError, refuse
 from millrace.model.pane import Mode
 from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
-from millrace.model.stream import Source, find_event_time, with_sources
+from millrace.model.stream import EventTime, Source, Stream, find_event_time, reads_changes, with_sources
 from millrace.model.watermark import BoundedDelay
 from millrace.model.window import Calendar, Fixed, Sliding, all_time
 from millrace.running.archive import archive
@@ -48,20 +48,19 @@ def check_layers(pipeline: Pipeline) -> None:
     """Refuse a pipeline that has no batch layer."""
     if not all(source.archive for source in pipeline.sources):
         raise PipelineError("the batch layer needs every source to be layers(batch=files(...), speed=log(...))")
-    for name, query in pipeline.views.items():
-        _delay(name, query)
+    for name, of in pipeline.views.items():
+        _delay(name, _only_stage(name, of))
 
 
 def compute_batch_layer(pipeline: Pipeline, home: Locations, lease: Lease, told: Sequence[int]) -> str:
     """Run the batch layer on a leased session; a signal in `told` cancels it."""
     from millrace.spark import batch
 
-    delays = {name: _delay(name, query) for name, query in pipeline.views.items()}
+    queries = {name: _only_stage(name, of) for name, of in pipeline.views.items()}
+    delays = {name: _delay(name, query) for name, query in queries.items()}
     again = f"{home.command('run')} --layer batch"
     added = sum(archive(existing_log(home.log, source.name), source, again) for source in pipeline.sources)
-    asked = {
-        name: replace(query, stream=with_sources(query.stream, _archive)) for name, query in pipeline.views.items()
-    }
+    asked = {name: replace(query, stream=with_sources(query.stream, _archive)) for name, query in queries.items()}
     newest = {f"{_NEWEST}{name}": _newest(query) for name, query in asked.items()}
     spark = lease.session(home.checkpoint / "batch.log")
     whole = Pipeline(pipeline.name, {**asked, **newest})
@@ -92,6 +91,13 @@ def _archive(source: Source) -> Source:
     return Source("files", source.archive, source.schema, (("format", "parquet"),), source.place)
 
 
+def _only_stage(name: str, of: Query | Stream) -> Query:
+    """The query of a view. Refuses one over the answers of other queries."""
+    if not isinstance(of, Query) or reads_changes(of.stream):
+        raise refuse(f"view {name}: layers do not support queries over the answers of other queries", of.place)
+    return of
+
+
 def _delay(name: str, query: Query) -> int:
     """The watermark delay of a view. Refuses views that the batch layer cannot compute."""
     event_time = find_event_time(query.stream)
@@ -99,7 +105,7 @@ def _delay(name: str, query: Query) -> int:
         raise refuse(f"view {name}: layers need fixed, sliding or calendar windows, not {query.windowing}", query.place)
     if query.mode is Mode.DISCARDING:
         raise refuse(f"view {name}: layers do not support discarding()", query.place)
-    if event_time is None or not isinstance(event_time.estimator.policy, BoundedDelay):
+    if not isinstance(event_time, EventTime) or not isinstance(event_time.estimator.policy, BoundedDelay):
         raise refuse(f"view {name}: layers need event_time(..., delay=...) to know when a window is over", query.place)
     return event_time.estimator.policy.delay
 

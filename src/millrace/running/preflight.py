@@ -9,7 +9,7 @@ from millrace.eventlog.topics import Log
 from millrace.model.connectors import Commit
 from millrace.model.errors import AGAIN, ConflictError, CorruptError, refuse
 from millrace.model.pipeline import FileSink, Output, Pipeline, TableSink
-from millrace.model.query import Query
+from millrace.model.query import queries_of
 from millrace.plan.compile import compile
 from millrace.running.agreement import Parts, TopicNow, disagreement, gaps, is_skippable, is_unused
 from millrace.running.settings import Locations
@@ -90,9 +90,9 @@ def check_agreement(pipeline: Pipeline, home: Locations, store: Store, from_here
 
 def check_answers(pipeline: Pipeline) -> None:
     """Refuse a query that would never answer in a stream."""
-    outputs = [(f"view {name}", query) for name, query in pipeline.views.items()]
-    outputs += [(str(output.sink), output.of) for output in pipeline.sinks if isinstance(output.of, Query)]
-    for name, query in outputs:
+    outputs = [(f"view {name}", of) for name, of in pipeline.views.items()]
+    outputs += [(str(output.sink), output.of) for output in pipeline.sinks]
+    for name, query in ((name, query) for name, of in outputs for query in queries_of(of)):
         if query.needs_an_end:
             raise refuse(
                 f"{name}: window(all_time()) with the trigger {query.trigger} answers at the end of the input, which a "

@@ -9,7 +9,7 @@ from millrace.model.errors import refuse
 from millrace.model.plain import to_json
 from millrace.model.query import Query
 from millrace.model.schema import UNKNOWN, Column, Schema
-from millrace.model.stream import Stream
+from millrace.model.stream import Stream, reads_changes
 from millrace.model.window import CountWindow, Global
 from millrace.panes.advance import TIMINGS
 
@@ -22,7 +22,7 @@ def schema_of(of: Query | Stream) -> Schema:
         if column.type == UNKNOWN:
             message = f"the type of {column.name!r} is not known; cast its argument, or give the fold type="
             raise refuse(message, of.place)
-    if not isinstance(of, Query):
+    if not isinstance(of, Query) and not reads_changes(of):
         return of.schema
     names = free_names(of.schema.names, [column.name for column in _PANE])
     return Schema((*of.schema, *(Column(name, column.type) for name, column in zip(names, _PANE, strict=True))))

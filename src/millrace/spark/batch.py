@@ -7,7 +7,7 @@ stream, once, in a grouped map. The answer is the last pane of each key and wind
 import threading
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -87,20 +87,23 @@ def collect(
         job = Job(plan, labels, folder, str(Path(log).absolute()), scripts=given, lookups=lookups or {})
         packed = job.pack()
         messages = read_messages(streaming(spark, job.shards), packed, stream=False)
-        answering = messages.groupBy("shard").applyInArrow(_answering(packed), FROM_SHARD)
+        for level in range(plan.levels):
+            messages = messages.groupBy("shard").applyInArrow(_answering(packed, level), FROM_SHARD)
         try:
             with _watched(spark, on_tasks):
-                return gather(plan, answering.toArrow())
+                return gather(plan, messages.toArrow())
         except (PySparkException, Py4JError) as error:
             raise plain_error(error) from None
 
 
-def _answering(packed: PackedJob) -> Callable[[pa.Table], pa.Table]:
+def _answering(packed: PackedJob, level: int) -> Callable[[pa.Table], pa.Table]:
     @reported
     def answer(sent: pa.Table) -> pa.Table:
-        messages = [Message(**row) for row in sent.select(MESSAGE.names).to_pylist()]
-        made = Shard(packed.job, last_only=True).advance(messages, NoState())
-        return pa.Table.from_pylist([asdict(message) for message in made], MESSAGE)
+        labels = packed.job.labels
+        received = (Message(**row) for row in sent.select(MESSAGE.names).to_pylist())
+        messages = [replace(each, shard=labels.index(each.shard)) for each in received]
+        made = Shard(packed.job, level, last_only=True).advance(messages, NoState())
+        return pa.Table.from_pylist([asdict(each) | {"shard": labels[each.shard]} for each in made], MESSAGE)
 
     return answer
 

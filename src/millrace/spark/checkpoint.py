@@ -222,6 +222,12 @@ class Checkpoint:
             if changed:
                 raise self._changed(stage, changed[0], known["words"][stage], now["words"][stage])
         self._check_spark_sources(known["spark_sources"], now["spark_sources"])
+        if known.get("levels", 1) != now["levels"]:
+            raise ConflictError(
+                f"checkpoint {self.folder} was made with another number of stages one after the other: "
+                f"{known.get('levels', 1)}, and it is now {now['levels']}",
+                AGAIN,
+            )
         read = {source for fingerprint in known["stages"].values() for source in sources_in(fingerprint)}
         new = [id for id, each in now["stages"].items() if id not in known["stages"] and read & sources_in(each)]
         if not new or not self._next_batch():
@@ -262,6 +268,7 @@ def _about(plan: Plan) -> dict[str, Any]:
     return {
         "pipeline": plan.pipeline,
         "spark_sources": _spark_sources(plan),
+        "levels": plan.levels,
         "stages": plan.fingerprint(),
         "words": {stage.id: _words(stage) for stage in plan.stages},
     }

@@ -79,10 +79,11 @@ class Gathered:
         reports = [TaskReport.from_json(each["report"]) for each in self.messages if each["kind"] == PARTIALS]
         parts = {
             stage.id: part_progress(
-                (each for each in self.statuses if each.stage == number),
+                (each for each in self.statuses if each.stage in self._told_by(number, stage)),
                 len(self.answers[stage.id]),
-                stage.inputs,
-                any(stage.of == other.of for other in self.plan.stages[:number]),
+                self.plan.sources_of(stage),
+                bool(stage.reads and not stage.is_stateful)
+                or any(stage.of == other.of for other in self.plan.stages[:number]),
             )
             for number, stage in enumerate(self.plan.stages)
         }
@@ -96,6 +97,13 @@ class Gathered:
             batch, sum(rows.values()), sum(phases.values()), dead, parts, {**phases, **spent}, clock_moved, looked,
             rows, latency,
         )  # fmt: skip
+
+    def _told_by(self, number: int, stage: Stage) -> set[int]:
+        """The numbers of the stages whose status is that of a stage: rows of answers have that of their queries."""
+        if stage.is_stateful or not stage.reads:
+            return {number}
+        read = {each.stage for each in stage.reads}
+        return {other for other, each in enumerate(self.plan.stages) if each.id in read}
 
     def _of(self, number: int, stage: Stage) -> pa.Table:
         schema = arrow_schema(schema_of(stage.of))

@@ -47,7 +47,8 @@ class LetterWriter:
         found = {}
         for planned in self._plan.sources:
             source = planned.source
-            outputs = tuple(stage.id for stage in self._plan.stages if planned.id in stage.inputs)
+            stages = [stage for stage in self._plan.stages if stage.is_output]
+            outputs = tuple(stage.id for stage in stages if planned.id in self._plan.sources_of(stage))
             uid = Log(self._log).uid_of(source.name) if source.kind == "log" else ""
             about = (source.name, source.kind, source.schema)
             found[source.name] = LetterSource(*about, outputs, uid, source.is_strict)

@@ -2,7 +2,8 @@
 
 For each output that it reads for, an edge task sends every shard one message: the partials of that shard's keys, the
 event times that the task saw, and the clock. So every shard sees the same times. Shards send panes and their status.
-Rows of plain streams and dead letters pass through a shard unchanged.
+Rows of plain streams and dead letters pass through a shard unchanged. A stage that reads the answers of another gets
+the same kind of message from each shard of that stage, with its watermark.
 """
 
 import json
@@ -54,6 +55,8 @@ class TaskReport:
     """The CPU seconds spent."""
     looked: Mapping[str, Looked] = field(default_factory=dict)
     """The fields of some of these records, by source."""
+    marks: Mapping[int, tuple[int, bool]] = field(default_factory=dict)
+    """From a stage to one that reads its answers: its watermark, and whether it is idle, by its number."""
 
     def to_json(self) -> str:
         """The report as JSON."""
@@ -65,6 +68,7 @@ class TaskReport:
                 "arrived": {source: each.to_json() for source, each in self.arrived.items()},
                 "spent": self.spent,
                 "looked": {source: each.to_json() for source, each in self.looked.items()},
+                "marks": {stage: list(mark) for stage, mark in self.marks.items()},
             }
         )
 
@@ -75,7 +79,8 @@ class TaskReport:
         seen = {int(node): Seen(newest, closed, dict(times)) for node, (newest, closed, times) in read["seen"].items()}
         looked = {source: Looked(**each) for source, each in read["looked"].items()}
         arrived = {source: arrived_from_json(each) for source, each in read["arrived"].items()}
-        return cls(Times(*read["times"]), seen, arrived, read["spent"], looked)
+        marks = {int(stage): (at, is_idle) for stage, (at, is_idle) in read["marks"].items()}
+        return cls(Times(*read["times"]), seen, arrived, read["spent"], looked, marks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,14 @@ from millrace.model.evaluate import no_value
 from millrace.model.expression import Expression
 from millrace.model.schema import backticked
 from millrace.model.stream import (
+    AnswerStream,
+    AnswerTime,
     Dedup,
     EventTime,
     Explode,
     Filter,
     Join,
+    JoinStream,
     Map,
     Select,
     Source,
@@ -47,7 +50,6 @@ from millrace.model.stream import (
 from millrace.model.typed import is_fallible
 from millrace.model.watermark import Percentile, Punctuated, Seen
 from millrace.model.window import Custom
-from millrace.panes.advance import Panes
 from millrace.panes.blobs import to_bytes
 from millrace.panes.late import LateJudge
 from millrace.plan.explain import edge_as_text
@@ -70,7 +72,7 @@ from millrace.spark.messages import (
     TaskReport,
     to_batch,
 )
-from millrace.spark.task import Letters, by_shard, lifted, without
+from millrace.spark.task import Letters, by_shard, lifted, panes_of, without
 from millrace.spark.tried import tried
 
 _MATCHED, _VERSIONS, _ROW = "__matched", "__versions", "__row"
@@ -124,7 +126,12 @@ class _Plan:
                     first = first.unionByName(other, allowMissingColumns=True)
                 return first
             case Dedup(place=place):
-                raise refuse(f"dedup() needs an edge that is fused, and this one is {edge_as_text(self._stage)}", place)
+                raise refuse(
+                    f"dedup() needs an edge that is fused, and this one is {edge_as_text(self._job.plan, self._stage)}",
+                    place,
+                )
+            case AnswerStream() | JoinStream() | AnswerTime():
+                raise AssertionError("the answers of a query are read in shards, not by an edge")
             case (Where() | Select() | WithColumns() | Join() | EventTime()) as step:
                 return self._step(step, self._frame(step.parent))
             case (Map() | Filter() | Explode()) as step:
@@ -258,7 +265,7 @@ class Sender:
         self._output = stage.id
         self._judge: LateJudge | None = None
         """Finds the rows that are too late; None if they are not kept."""
-        self._panes = None if stage.query is None else Panes(stage.query)
+        self._panes = panes_of(stage)
         self._nodes = event_times(stage.stream)
         self._made: list[pa.Table] = []
         self._seen: dict[int, Seen] = {}

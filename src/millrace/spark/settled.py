@@ -22,11 +22,14 @@ from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query
 from millrace.model.schema import UNKNOWN, Column, Schema, backticked, parse_schema
 from millrace.model.stream import (
+    AnswerStream,
+    AnswerTime,
     Dedup,
     EventTime,
     Explode,
     Filter,
     Join,
+    JoinStream,
     Map,
     Select,
     Source,
@@ -42,20 +45,16 @@ from millrace.model.stream import (
 def settled(spark: SparkSession, pipeline: Pipeline) -> Pipeline:
     """The same pipeline with Spark's types. Refuses, at the user's line, an expression that Spark refuses."""
     asking = _Asking(spark)
-    views = {name: asking.query(query) for name, query in pipeline.views.items()}
-    for name, query in views.items():
-        _check_view(name, pipeline.views[name], query)
-    sinks = [
-        replace(output, of=asking.query(output.of) if isinstance(output.of, Query) else asking.stream(output.of))
-        for output in pipeline.sinks
-    ]
+    views = {name: asking.of(of) for name, of in pipeline.views.items()}
+    for name, of in views.items():
+        _check_view(name, pipeline.views[name], of)
+    sinks = [replace(output, of=asking.of(output.of)) for output in pipeline.sinks]
     return replace(pipeline, views=views, sinks=sinks)
 
 
 def is_settled(pipeline: Pipeline) -> bool:
     """Whether all columns of all outputs have a known type."""
-    outputs = [*pipeline.views.values(), *(output.of for output in pipeline.sinks)]
-    return all(UNKNOWN not in column.type for of in outputs for column in of.schema)
+    return all(UNKNOWN not in column.type for of in pipeline.outputs for column in of.schema)
 
 
 class _Asking:
@@ -64,6 +63,9 @@ class _Asking:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._known: dict[int, Stream] = {}
+
+    def of(self, of: Query | Stream) -> Query | Stream:
+        return self.query(of) if isinstance(of, Query) else self.stream(of)
 
     def query(self, query: Query) -> Query:
         stream = self.stream(query.stream)
@@ -91,6 +93,14 @@ class _Asking:
         match node_of(stream):
             case Source() as source:
                 return source
+            case AnswerStream(query=query) as answers:
+                asked = self.query(query)
+                return replace(answers, query=asked, schema=asked.schema)
+            case JoinStream() as node:
+                sides = [self.stream(side) for side in node.sides]
+                with at_place(node.place):
+                    spec = replace(node.spec, left=sides[0].schema, right=sides[1].schema)
+                return replace(node, left=sides[0], right=sides[1], spec=spec, schema=spec.schema)
             case Union(parents=sides) as node:
                 made = tuple(self.stream(side) for side in sides)
                 if len({frozenset(side.schema.typed) for side in made}) > 1:
@@ -137,7 +147,7 @@ class _Asking:
             case (Filter() | Dedup()) as node:
                 parent = self.stream(node.parent)
                 return replace(node, parent=parent, schema=parent.schema)
-            case EventTime(column=column) as node:
+            case (EventTime(column=column) | AnswerTime(column=column)) as node:
                 parent = self.stream(node.parent)
                 kind = parent.schema.type_of(column)
                 if kind != "TIMESTAMP":
@@ -192,7 +202,7 @@ def _with_type(expression: Expression, type: str) -> Expression:
     return replace(expression, type=type, node=None, unresolved=reason)
 
 
-def _check_view(name: str, built: Query, asked: Query) -> None:
+def _check_view(name: str, built: Query | Stream, asked: Query | Stream) -> None:
     """Refuse a view if Spark's type of a column differs from the type that the view was opened with."""
     for before, now in zip(built.schema, asked.schema, strict=True):
         if before.type != now.type and UNKNOWN not in before.type:

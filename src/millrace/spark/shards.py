@@ -18,22 +18,25 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from millrace.model.clock import after_step
+from millrace.model.graph import least
 from millrace.model.stream import event_times
 from millrace.model.trigger import Watermark, may_finish
 from millrace.model.watermark import Estimator, Progress, Seen, combine, follows_clock, next_idle
 from millrace.panes import blobs
-from millrace.panes.advance import Panes, PaneState
+from millrace.panes.advance import PaneState
 from millrace.panes.blobs import Changes, StoredState, from_bytes, to_bytes
 from millrace.panes.grouping import identify
 from millrace.panes.store import stack
 from millrace.plan.plan import Stage
-from millrace.sources.bundle import together
+from millrace.sources.bundle import Times, together
+from millrace.spark.changing import ChangesEdge, ChangesTaken
 from millrace.spark.crash import reach
 from millrace.spark.deduplicating import Deduplicating
 from millrace.spark.envelope import reported
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PANES, PARTIALS, ROWS, STATUS, Message, TaskReport
 from millrace.spark.progress import ShardStatus
+from millrace.spark.task import by_shard, panes_of
 from millrace.spark.unanswered import letters_of
 
 _TIME = "time"
@@ -45,7 +48,7 @@ _SHARDS_CACHED = 64
 class StageState:
     """The state of one stage in a shard, between two micro-batches."""
 
-    kept: StoredState
+    kept: StoredState[PaneState]
     progress: tuple[Progress, ...]
 
 
@@ -87,6 +90,12 @@ class Advanced:
     """The elements of the micro-batch, with those that were too late."""
     late: int
     """The elements of the micro-batch that were too late; 0 if others are dropped with them."""
+    changes: pa.Table | None = None
+    """All its panes, for the stages that read them; None if there are none."""
+    before: int = 0
+    """The clock before the micro-batch."""
+    is_idle: bool = False
+    """Whether all its sources are idle."""
 
 
 class StageShard:
@@ -96,15 +105,16 @@ class StageShard:
         """Prepare its panes. With `last_only`, it answers with the last pane of each key and window, as batches do."""
         self.number, self.id, self._stage, self._last_only = number, stage.id, stage, last_only
         self.says = ROWS if stage.query is None else PANES
+        self.is_output = stage.is_output
         self._dedup = None if stage.dedup is None else Deduplicating(stage.id, stage.dedup)
-        self._panes = None if stage.query is None else Panes(stage.query)
+        self._panes = panes_of(stage)
         self._estimators = [node.estimator for node in event_times(stage.stream)]
         trigger = None if stage.query is None else stage.query.trigger
         self._drops_late_only = trigger is None or isinstance(trigger, Watermark) or not may_finish(trigger)
         """Whether elements are dropped only because they are too late, not because the trigger has finished."""
 
     def advance(self, before: StageState | None, messages: Sequence[Message]) -> Advanced:
-        """Advance the stage by the messages of all tasks."""
+        """Advance the stage by the messages of all tasks, or of all shards of the stages that it reads."""
         reports = [TaskReport.from_json(message.report or "") for message in messages]
         times = together([each.times for each in reports])
         state = PaneState(now=times.before) if before is None else before.kept.state
@@ -122,7 +132,10 @@ class StageShard:
         observed = zip(self._estimators, progress, seen, strict=True)
         progress = tuple(estimator.observe(so_far, bundle, now) for estimator, so_far, bundle in observed)
         watermark = state.watermark if times.watermark is None else times.watermark
-        if times.watermark is None and self._estimators:
+        marks = {stage: mark for each in reports for stage, mark in each.marks.items()}
+        if marks:
+            watermark = least(list(marks.values()))
+        elif times.watermark is None and self._estimators:
             watermark = combine(list(zip(self._estimators, progress, strict=True)), now)
         elements, dropped = 0, state.dropped
         if self._panes is None:
@@ -131,15 +144,19 @@ class StageShard:
             elements = sum(pc.sum(table["elements"]).as_py() or 0 for table in sent)
             state, tables = self._panes.advance(state, stack(sent) if sent else None, watermark, now)
         said = [table for table in tables if len(table)]
+        changes = stack(said) if said and self._stage.is_read else None
+        sources = list(zip(self._estimators, progress, strict=True))
+        is_idle = all(mark[1] for mark in marks.values()) if marks else follows_clock(sources, now)
         unanswered, errors = letters_of(self._stage, state.failed), state.errors
         if self._last_only:
             said = [_last(stack(said), self._panes.keys)] if said and self._panes is not None else said
             unanswered = list({letter["value"]: letter for letter in unanswered}.values())
             errors = len(unanswered)
-        due = self._due(state, list(zip(self._estimators, progress, strict=True)))
+        due = self._due(state, sources)
         late = state.dropped - dropped if self._drops_late_only else 0
         answer = stack(said) if said else None
-        return Advanced(state, progress, answer, [*letters, *unanswered], errors, due, elements, late)
+        letters += unanswered
+        return Advanced(state, progress, answer, letters, errors, due, elements, late, changes, times.before, is_idle)
 
     def _due(self, state: PaneState, sources: Sequence[tuple[Estimator, Progress]]) -> int | None:
         if self._panes is None or self._last_only:
@@ -156,23 +173,39 @@ def _last(said: pa.Table, keys: tuple[str, ...]) -> pa.Table:
 
 
 class Shard:
-    """All stages of a job, for the keys of one shard."""
+    """The stages of one level of a job, for the keys of one shard."""
 
-    def __init__(self, job: Job, last_only: bool = False) -> None:
+    def __init__(self, job: Job, level: int = 0, last_only: bool = False) -> None:
         """Prepare the stages that have state."""
+        self._shards, self._level, self._last_only = job.shards, level, last_only
         self._stages = {
-            number: StageShard(number, stage, last_only) for number, stage in enumerate(job.stages) if stage.is_stateful
+            number: StageShard(number, stage, last_only)
+            for number, stage in enumerate(job.stages)
+            if stage.is_stateful and stage.level == level
         }
+        numbers = {stage.id: number for number, stage in enumerate(job.stages)}
+        self._edges: dict[int, list[ChangesEdge]] = {}
+        """The edges to the stages that read a stage, by its number."""
+        for number, stage in enumerate(job.stages):
+            for read in stage.reads:
+                if numbers[read.stage] in self._stages:
+                    self._edges.setdefault(numbers[read.stage], []).append(ChangesEdge(number, stage, read))
 
     def advance(self, messages: Iterable[Message], store: StateStore) -> Iterator[Message]:
-        """Advance all stages by the messages of a micro-batch. Rows of plain streams and dead letters pass through."""
+        """Advance all stages by the messages of a micro-batch.
+
+        Rows of plain streams, dead letters and what other levels have said or read pass through.
+        """
         by_stage: dict[int, list[Message]] = {}
         for message in sorted(messages, key=lambda each: each.sequence):
-            if message.kind == PARTIALS and message.stage != NO_STAGE:
+            if message.kind == PARTIALS and message.stage in self._stages:
                 by_stage.setdefault(message.stage, []).append(message)
             else:
                 yield message
-        for number, sent in by_stage.items():
+        for number in self._stages:  # each after those that it reads
+            sent = by_stage.get(number)
+            if sent is None:
+                continue
             began = time.process_time()
             stage = self._stages[number]
             before = store.read(stage.id)
@@ -184,16 +217,41 @@ class Shard:
             reach("state written")
             shard = sent[0].shard
             back = 0 if before is None else max(0, before.kept.state.now - state.now)
-            if after.said is not None and len(after.said):
+            if stage.is_output and after.said is not None and len(after.said):
                 yield Message(shard, number, 0, stage.says, payload=to_bytes(after.said))
-            if after.letters:
-                letters = pa.Table.from_pylist(after.letters, DEAD_LETTERS)
-                yield Message(shard, NO_STAGE, 0, DEAD, payload=to_bytes(letters))
+            letters = list(after.letters)
+            for made in self._passed_on(shard, number, after, letters):
+                if made.kind == PARTIALS and made.stage in self._stages:
+                    by_stage.setdefault(made.stage, []).append(made)
+                else:
+                    yield made
+            if letters:
+                yield Message(shard, NO_STAGE, 0, DEAD, payload=to_bytes(pa.Table.from_pylist(letters, DEAD_LETTERS)))
             status = ShardStatus(
                 number, state.watermark, state.now, len(state.groups), _size(state), state.dropped,
                 time.process_time() - began, after.errors, back, after.due, after.elements, after.late,
             )  # fmt: skip
             yield Message(shard, number, 0, STATUS, json.dumps(asdict(status)))
+
+    def _passed_on(self, shard: int, number: int, after: Advanced, letters: list[dict[str, Any]]) -> Iterator[Message]:
+        """What a stage sends to those that read its answers; the dead letters of these are added."""
+        state = after.state
+        mark = {number: (state.watermark, after.is_idle)}
+        report = TaskReport(Times(after.before, state.now), marks=mark)
+        for edge in self._edges.get(number, ()):
+            # A batch gives the rows of the last answers, but aggregates all of them.
+            read = after.said if edge.panes is None and self._last_only else after.changes
+            taken = ChangesTaken() if read is None else edge.take(read, self._last_only)
+            letters += taken.letters
+            if edge.panes is None:
+                if taken.rows is not None:
+                    yield Message(shard, edge.number, number, ROWS, payload=to_bytes(taken.rows))
+            elif edge.stage.level == self._level:
+                payload = None if taken.rows is None else to_bytes(taken.rows)
+                yield Message(shard, edge.number, number, PARTIALS, report.to_json(), payload)
+            else:
+                rows = [] if taken.rows is None else [taken.rows]
+                yield from by_shard(edge.panes, edge.number, shard, rows, report, self._shards)
 
 
 class BlobStore:
@@ -230,8 +288,8 @@ class BlobStore:
         self._cached[stage] = state
 
 
-def processor(packed: PackedJob, run: str) -> StatefulProcessor:
-    """The processor that `transformWithState` calls for each shard. `run` distinguishes checkpoints.
+def processor(packed: PackedJob, run: str, level: int) -> StatefulProcessor:
+    """The processor that `transformWithState` calls for each shard of a level. `run` distinguishes checkpoints.
 
     Spark also sends this to a process that only asks for the names of the state, so Millrace is imported with the first
     micro-batch.
@@ -246,7 +304,7 @@ def processor(packed: PackedJob, run: str) -> StatefulProcessor:
             from millrace.spark.job import PackedJob
             from millrace.spark.shards import micro_batch
 
-            yield from micro_batch(PackedJob(data), run, int(key[0]), rows, self._blobs)
+            yield from micro_batch(PackedJob(data), run, level, int(key[0]), rows, self._blobs)
 
         def close(self) -> None:
             pass
@@ -255,23 +313,26 @@ def processor(packed: PackedJob, run: str) -> StatefulProcessor:
 
 
 @reported
-def micro_batch(packed: PackedJob, run: str, shard: int, rows: Iterable[Row], stored: Any) -> Iterator[Row]:
+def micro_batch(packed: PackedJob, run: str, level: int, label: int, rows: Iterable[Row], stored: Any) -> Iterator[Row]:
     """One micro-batch of one shard as Spark rows; `stored` is its state as a map of blobs."""
+    labels = packed.job.labels
+    shard = labels.index(label)
     messages = [Message(shard, row.stage, row.sequence, row.kind, row.report, row.payload) for row in rows]
-    for made in _shard_of(packed).advance(messages, BlobStore(stored, _cached(run, shard))):
+    for made in _shard_of(packed, level).advance(messages, BlobStore(stored, _cached(run, level, shard))):
         payload = None if made.payload is None else bytes(made.payload)
         yield Row(
-            shard=shard, stage=made.stage, sequence=made.sequence, kind=made.kind, report=made.report, payload=payload
-        )
+            shard=labels[made.shard], stage=made.stage, sequence=made.sequence, kind=made.kind, report=made.report,
+            payload=payload,
+        )  # fmt: skip
 
 
-@lru_cache(8)
-def _shard_of(packed: PackedJob) -> Shard:
-    return Shard(packed.job)
+@lru_cache(16)
+def _shard_of(packed: PackedJob, level: int) -> Shard:
+    return Shard(packed.job, level)
 
 
 @lru_cache(_SHARDS_CACHED)
-def _cached(run: str, shard: int) -> dict[str, StageState]:
+def _cached(run: str, level: int, shard: int) -> dict[str, StageState]:
     """The cached state of a shard in this worker, by stage."""
     return {}
 

@@ -100,7 +100,7 @@ class Reader:
             self._inputs[number].id: _open(self._inputs[number].source, self._job, reads.journal)
             for number in reads.sources
         }
-        self._tick = _tick([self._job.stages[number] for number in reads.stages])
+        self._tick = _tick(self._job.stages)
         self._target: dict[str, Any] | None = None
         self._told = False
         self._clock = ClockFollower()

@@ -267,11 +267,11 @@ def start(
         delivery = Delivery(pipeline.name, opened.id, promised, kept.begun)
         run = StreamRun(pipeline, plan, kept, delivery, views, writers, letters, on_batch, silent, staged)
         packed = job.pack()
-        frame = (
-            read_messages(streaming(spark, job.shards), packed, stream=True)
-            .groupBy("shard")
-            .transformWithState(processor(packed, opened.id), FROM_SHARD, outputMode="append", timeMode="none")
-        )
+        frame = read_messages(streaming(spark, job.shards), packed, stream=True)
+        for level in range(plan.levels):
+            frame = frame.groupBy("shard").transformWithState(
+                processor(packed, opened.id, level), FROM_SHARD, outputMode="append", timeMode="none"
+            )
         writer = frame.writeStream.option("checkpointLocation", str(kept.spark)).outputMode("append")
         if until_caught_up:
             writer = writer.trigger(availableNow=True)

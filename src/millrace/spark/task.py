@@ -29,12 +29,14 @@ from millrace.model.stream import EventTime, Source, Stream, event_times, source
 from millrace.model.watermark import Seen
 from millrace.model.window import Custom
 from millrace.panes.advance import Panes
+from millrace.panes.arms import Ints
 from millrace.panes.blobs import to_bytes
 from millrace.panes.columns import RowsFailedError
 from millrace.panes.hashing import hash_keys
 from millrace.panes.late import LateJudge
 from millrace.panes.lift import assigned, lift
 from millrace.panes.store import stack
+from millrace.plan.compile import why_lifted
 from millrace.plan.plan import Stage
 from millrace.sources.arrived import Arrived, arrivals, arrived_in
 from millrace.sources.bundle import LOGGED, Bundle, Split, Times
@@ -105,7 +107,7 @@ class FusedReader:
     def __init__(self, job: Job, tables: Mapping[str, pa.Table]) -> None:
         """Prepare the statements. `tables` holds the rows of tables that may change, by name."""
         self._job = job
-        self._panes = [None if stage.query is None else Panes(stage.query) for stage in job.stages]
+        self._panes = [panes_of(stage) for stage in job.stages]
         fused = [(number, job.stages[number]) for number in job.plan.fused]
         self._deduped = {number for number, stage in fused if stage.dedup is not None}
         self._readers = [Reading(fused, source, tables) for source in job.sources]
@@ -230,7 +232,10 @@ class Taker:
         of = stage.of if stage.dedup is None else stage.dedup.above
         logged = stage.dedup is not None and stage.dedup.needs_log_times
         ordered = stage.dedup is not None
-        self._of, self._compile = of, partial(Fused, source=source, tables=tables, ordered=ordered, logged=logged)
+        self._of = of
+        self._compile = partial(
+            Fused, source=source, tables=tables, ordered=ordered, logged=logged, lifts=why_lifted(of, stage.is_read)
+        )
         self._fused = self._compile(of)
         self._from_texts: Fused | None = None
         self._ahead = _guard_of(of)
@@ -238,7 +243,7 @@ class Taker:
         node = self._fused.event_time
         nodes = [id(each) for each in event_times(stage.stream)]
         self._node = None if node is None else nodes.index(id(node))
-        self._panes = Panes(of) if isinstance(of, Query) and self._fused.lifts else None
+        self._panes = Panes(of, timed=stage.is_read) if isinstance(of, Query) and self._fused.lifts else None
         self._judge: LateJudge | None = None
         """Finds the rows that are too late; None if they are not kept."""
 
@@ -339,6 +344,12 @@ class Taker:
             sent.seen[self._node] = sent.seen.get(self._node, Seen()) + seen
 
 
+def panes_of(stage: Stage) -> Panes | None:
+    """The panes of a stage; None if it has no query."""
+    query = stage.query
+    return None if query is None else Panes(query, query.reads_retractions, stage.is_read)
+
+
 def _guard_of(of: Query | Stream) -> int | None:
     """How far ahead of the log time the events of a query may be, if its statement also returns the newest event."""
     return of.stream.ahead if isinstance(of, Query) and isinstance(of.stream, EventTime) else None
@@ -375,18 +386,18 @@ def by_shard(
         yield Message(shard, number, sequence, PARTIALS, text, to_bytes(own) if len(own) else None)
 
 
-def lifted(panes: Panes, rows: pa.Table) -> tuple[pa.Table, dict[int, str]]:
+def lifted(panes: Panes, rows: pa.Table, diffs: Ints | None = None) -> tuple[pa.Table, dict[int, str]]:
     """The partials of unaggregated rows, and the rows for which a user's function has no value, with the reasons.
 
-    The partials leave those rows out.
+    The partials leave those rows out. Rows that are changes have `diffs`.
     """
     if not len(rows):
         return pa.table({}), {}
     try:
-        return _lifted(panes, rows), {}
+        return _lifted(panes, rows, diffs), {}
     except RowsFailedError as error:
         left = without(len(rows), error.rows)
-        made, more = lifted(panes, rows.take(pa.array(left)))
+        made, more = lifted(panes, rows.take(pa.array(left)), None if diffs is None else diffs[left])
         failed = {int(left[row]): reason for row, reason in more.items()}
         for row, reason in error.rows.items():
             failed[row] = reason + panes.query.of_key(tuple(rows[key][row].as_py() for key in panes.keys))
@@ -398,7 +409,7 @@ def without(many: int, left_out: Iterable[int]) -> npt.NDArray[np.intp]:
     return np.delete(np.arange(many), list(left_out))
 
 
-def _lifted(panes: Panes, rows: pa.Table) -> pa.Table:
+def _lifted(panes: Panes, rows: pa.Table, diffs: Ints | None) -> pa.Table:
     query = panes.query
     rows = rows.combine_chunks()
     at = rows["at"].to_numpy().astype(np.int64)
@@ -414,7 +425,7 @@ def _lifted(panes: Panes, rows: pa.Table) -> pa.Table:
         names = query.stream.schema.names
         given = rows.select([f"row_{name}" for name in names]).rename_columns(names).to_pylist()
         windows = assigned(query.windowing, at.tolist(), given)
-    return lift(panes, keys, at, arguments, windows)
+    return lift(panes, keys, at, arguments, windows, diffs)
 
 
 @lru_cache(8)

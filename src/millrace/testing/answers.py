@@ -62,7 +62,7 @@ class Answers:
     dropped: Mapping[str, int]
     """How many elements were dropped because they came too late, by view or sink."""
     _outputs: Mapping[str, Query | Stream] = field(repr=False)
-    _views: Mapping[str, Query] = field(repr=False)
+    _views: Mapping[str, Query | Stream] = field(repr=False)
 
     def __getitem__(self, output: str) -> list[Answer]:
         """All answers of a view, with the columns of its panes, or all rows of a sink, in order."""

@@ -92,7 +92,7 @@ def _outputs(pipeline: Pipeline) -> dict[str, Query | Stream]:
 
 def _tables(pipeline: Pipeline) -> dict[str, Table]:
     """The tables whose rows are not defined in the pipeline."""
-    return tables_of(stream_of(of) for of in _outputs(pipeline).values())
+    return tables_of(pipeline.streams)
 
 
 def _table(pipeline: Pipeline, step: Contents, tables: Mapping[str, Table]) -> Table:

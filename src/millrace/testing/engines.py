@@ -1,6 +1,6 @@
 """The engines that run transcripts: one interface for the slow reference and the fast pane engine."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +10,8 @@ import pyarrow as pa
 from millrace.model.arrow import arrow_type
 from millrace.model.changes import Change
 from millrace.model.duration import END_OF_TIME, to_instant
+from millrace.model.graph import JoinEngine
+from millrace.model.joining import JoinSpec
 from millrace.model.pane import Failure, Pane
 from millrace.model.query import Query
 from millrace.model.reference import Reference
@@ -17,8 +19,10 @@ from millrace.model.rows import RowDeadLetter, RowEvaluator
 from millrace.model.window import Custom, Row, Window
 from millrace.panes.advance import TIMINGS, Panes, PaneState
 from millrace.panes.columns import RowsFailedError
+from millrace.panes.joining import Joining, JoinState
 from millrace.panes.late import LateJudge
 from millrace.panes.lift import assigned, lift
+from millrace.panes.sides import AT, DIFF
 
 
 class Engine(Protocol):
@@ -193,6 +197,40 @@ def as_failures(table: pa.Table, query: Query) -> list[Failure]:
         Failure(tuple(row[key] for key in keys), Window(row["start"], row["end"]), row["reason"])
         for row in table.to_pylist()
     ]
+
+
+class PaneJoin(JoinEngine):
+    """The columnar engine of a join."""
+
+    def __init__(self, spec: JoinSpec) -> None:
+        """Start with no input."""
+        self._spec, self._joining, self._state = spec, Joining(spec), JoinState()
+
+    @property
+    def dropped(self) -> int:
+        """The number of changes of both sides that came too late."""
+        return sum(self._state.dropped)
+
+    def step(self, left: Sequence[Change], right: Sequence[Change], marks: tuple[int, int]) -> list[Change]:
+        """The answers to one bundle of both sides, then to their watermarks."""
+        tables = [self._table(side, changes) for side, changes in enumerate((left, right))]
+        self._state, said = self._joining.advance(self._state, tables[0], tables[1], marks)
+        names = self._spec.schema.names
+        return [Change({name: row[name] for name in names}, row[AT], row[DIFF]) for row in said.to_pylist()]
+
+    def _table(self, side: int, changes: Sequence[Change]) -> pa.Table | None:
+        columns = {
+            column.name: pa.array([change.row[column.name] for change in changes], arrow_type(column.type))
+            for column in self._spec.columns(side)
+        }
+        columns[AT] = pa.array([change.at for change in changes], pa.int64())
+        columns[DIFF] = pa.array([change.diff for change in changes], pa.int8())
+        return pa.table(columns) if changes else None
+
+
+def pane_engine(query: Query, tables: Mapping[str, Iterable[Row]], now: int) -> PaneEngine:
+    """The engine of a stage in a graph."""
+    return PaneEngine(query, tables, now, changes=query.reads_retractions, timed=True)
 
 
 ENGINES: dict[str, Callable[[Query], Engine]] = {"reference": Reference, "panes": PaneEngine}

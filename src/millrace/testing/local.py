@@ -3,21 +3,24 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from millrace.model.changes import Change
 from millrace.model.duration import BEGINNING_OF_TIME
+from millrace.model.graph import GraphEngine, JoinEngine
 from millrace.model.pane import Failure, Pane
 from millrace.model.query import WINDOW_COLUMNS, Query
 from millrace.model.reference import Reference
 from millrace.model.rows import RowDeadLetter, RowEvaluator
-from millrace.model.stream import Stream, sources
+from millrace.model.stream import Stream, reads_changes, sources
 from millrace.model.window import Row
 from millrace.testing.answers import PANE_COLUMNS, Answers, DeadLetter, StepAnswers, in_order
 from millrace.testing.checked import Checked, check_mark, stream_of
-from millrace.testing.engines import PaneEngine
+from millrace.testing.engines import PaneEngine, PaneJoin, pane_engine
 from millrace.testing.records import Admitted
 from millrace.testing.script import Arrival, Contents, ScriptMark, Step, Tick
 from millrace.views.shape import free_names
 
 Tables = Mapping[str, Iterable[Row]]
+_OUTPUT = "output"
 
 
 class LocalEngine(Protocol):
@@ -35,6 +38,57 @@ class LocalEngine(Protocol):
     def input(self, rows: Iterable[Row], source: str | None = None) -> Sequence[Any]: ...  # noqa: D102
     def watermark(self, at: int) -> Sequence[Any]: ...  # noqa: D102
     def advance(self, now: int) -> Sequence[Any]: ...  # noqa: D102
+
+
+class GraphOutput:
+    """The engine of an output that reads the answers of queries: `GraphEngine`, with one output."""
+
+    def __init__(self, of: Query | Stream, tables: Tables, now: int, panes: bool) -> None:
+        """Start with no input."""
+        starts = (pane_engine, PaneJoin) if panes else (Reference, JoinEngine)
+        self._graph = GraphEngine({_OUTPUT: of}, starts[0], tables, now, starts[1])
+        self._readers = [reader for stage in self._graph.stages for reader in stage.readers]
+        self._rows: dict[str, list[Row]] = {}
+
+    @property
+    def dropped(self) -> int:
+        """The number of changes that came too late for the last stage."""
+        return self._graph[_OUTPUT].dropped
+
+    @property
+    def event_time(self) -> int:
+        """The watermark of the last stage."""
+        return self._graph[_OUTPUT].time[0]
+
+    @property
+    def dead(self) -> list[RowDeadLetter]:
+        """The rows that could not be processed, by any stage."""
+        return [letter for reader in self._readers for letter in reader.rows.dead]
+
+    @property
+    def failed(self) -> list[Failure]:
+        """The answers of the last stage that have no value."""
+        return self._graph[_OUTPUT].failed
+
+    def table(self, name: str, rows: Iterable[Row]) -> None:
+        """Replace the rows of a table."""
+        held = list(rows)
+        for reader in self._readers:
+            reader.rows.table(name, held)
+
+    def input(self, rows: Iterable[Row], source: str | None = None) -> list[Any]:
+        """Keep a bundle for the micro-batch that `advance` ends."""
+        self._rows.setdefault(source or "", []).extend(rows)
+        return []
+
+    def watermark(self, at: int) -> list[Any]:
+        """Advance the watermark."""
+        return self._graph.step(watermark=at)[_OUTPUT]
+
+    def advance(self, now: int) -> list[Any]:
+        """Run a micro-batch over the bundles, with the watermark by the policy of their sources."""
+        rows, self._rows = self._rows, {}
+        return self._graph.step(rows, now=now, derived=True)[_OUTPUT]
 
 
 class PlainRows:
@@ -136,7 +190,12 @@ class LocalOutput:
         bounds = zip(WINDOW_COLUMNS, self.of.bounds(failure.window), strict=True)
         return dict(zip(self.of.keys, failure.key, strict=True)) | {column.name: at for column, at in bounds}
 
-    def _row(self, answer: Pane | Row) -> Mapping[str, Any]:
+    def _row(self, answer: Pane | Change | Row) -> Mapping[str, Any]:
+        if isinstance(answer, Change):
+            pane = answer.pane
+            about = (answer.diff,) if pane is None else (answer.diff, str(pane.timing), pane.index, pane.last)
+            named = zip(free_names(self.of.schema.names, PANE_COLUMNS), about, strict=False)
+            return {**{name: answer.row[name] for name in self.of.schema.names}, **dict(named)}
         if not isinstance(answer, Pane):
             return {name: answer[name] for name in self.of.schema.names}
         assert isinstance(self.of, Query)
@@ -163,6 +222,8 @@ def run_here(checked: Checked, panes: bool) -> Answers:
 
 
 def _engine(of: Query | Stream, panes: bool) -> Callable[[Tables, int], LocalEngine]:
+    if reads_changes(stream_of(of)):
+        return lambda tables, now: GraphOutput(of, tables, now, panes)
     if not isinstance(of, Query):
         return lambda tables, now: PlainRows(of, tables, now)
     query = of

@@ -19,7 +19,17 @@ from millrace.model.arrow import arrow_type
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.pipeline import FunctionSink, Pipeline
 from millrace.model.query import WINDOW_COLUMNS, Query
-from millrace.model.stream import Join, Source, Stream, Table, Union, parents
+from millrace.model.stream import (
+    AnswerStream,
+    Join,
+    JoinStream,
+    Source,
+    Stream,
+    Table,
+    Union,
+    parents,
+    with_streams_read,
+)
 from millrace.model.window import Row
 from millrace.plan.compile import sink_id, view_id
 from millrace.sources.memory import Happening
@@ -168,7 +178,7 @@ def _rewritten(pipeline: Pipeline, paths: Mapping[str, Path]) -> Pipeline:
     def of(asked: Query | Stream) -> Query | Stream:
         return replace(asked, stream=rewrite(asked.stream)) if isinstance(asked, Query) else rewrite(asked)
 
-    views = {name: replace(query, stream=rewrite(query.stream)) for name, query in pipeline.views.items()}
+    views = {name: of(asked) for name, asked in pipeline.views.items()}
     sinks = [replace(output, of=of(output.of), sink=_sink(number)) for number, output in enumerate(pipeline.sinks)]
     return Pipeline(pipeline.name, views, sinks, pipeline.place)
 
@@ -186,6 +196,8 @@ def _rewriter(paths: Mapping[str, Path]) -> Callable[[Stream], Stream]:
         match node:
             case Source():
                 return replace(node, kind="memory", options=())
+            case AnswerStream() | JoinStream():
+                return with_streams_read(node, rewrite)
             case Union():
                 return replace(node, parents=tuple(map(rewrite, node.parents)))
             case Join():

@@ -6,14 +6,15 @@ from typing import Any, Protocol, assert_never
 from millrace.model.changes import Change
 from millrace.model.clock import after_step
 from millrace.model.duration import to_instant
-from millrace.model.graph import GraphEngine, Start
+from millrace.model.graph import GraphEngine, JoinEngine, Start
+from millrace.model.joining import JoinSpec
 from millrace.model.pane import Pane
 from millrace.model.query import WINDOW_COLUMNS, Query
 from millrace.model.reference import Reference
 from millrace.model.rows import RowDeadLetter
 from millrace.model.stream import Stream
 from millrace.model.window import Row
-from millrace.testing.engines import PaneEngine
+from millrace.testing.engines import PaneJoin, pane_engine
 from millrace.testing.matching import DifferenceError, attributes, differences, seconds
 from millrace.testing.stage_steps import (
     DroppedByStages,
@@ -49,9 +50,11 @@ class StagesEngine(Protocol):
 class InProcess:
     """A graph of stages in this process."""
 
-    def __init__(self, transcript: StagesTranscript, start: Start) -> None:
-        """Start with no input. `start` starts the engine of a query."""
-        self._graph = GraphEngine(transcript.stages, start)
+    def __init__(
+        self, transcript: StagesTranscript, start: Start, start_join: Callable[[JoinSpec], JoinEngine]
+    ) -> None:
+        """Start with no input. `start` starts the engine of a query, `start_join` that of a join."""
+        self._graph = GraphEngine(transcript.stages, start, start_join=start_join)
 
     def step(
         self, rows: Mapping[str, Sequence[Row]], watermarks: Mapping[str, int], now: int, derived: bool
@@ -61,26 +64,20 @@ class InProcess:
 
     def dropped(self, stage: str) -> int:
         """The number of elements that a stage has dropped."""
-        dropped: int = self._graph[stage].engine.dropped
-        return dropped
+        return self._graph[stage].dropped
 
     def event_time(self, stage: str) -> int:
         """The watermark of a stage."""
-        at: int = self._graph[stage].engine.event_time
-        return at
+        return self._graph[stage].time[0]
 
     def dead(self, stage: str) -> list[RowDeadLetter]:
         """The rows that could not be processed by a stage."""
-        return self._graph[stage].rows.dead
-
-
-def _panes(query: Query, tables: Any, now: int) -> PaneEngine:
-    return PaneEngine(query, tables, now, changes=query.reads_retractions, timed=True)
+        return [letter for reader in self._graph[stage].readers for letter in reader.rows.dead]
 
 
 STAGES_ENGINES: dict[str, Callable[[StagesTranscript], StagesEngine]] = {
-    "reference": lambda transcript: InProcess(transcript, Reference),
-    "panes": lambda transcript: InProcess(transcript, _panes),
+    "reference": lambda transcript: InProcess(transcript, Reference, JoinEngine),
+    "panes": lambda transcript: InProcess(transcript, pane_engine, PaneJoin),
 }
 
 

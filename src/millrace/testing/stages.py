@@ -11,6 +11,7 @@ from millrace.model.errors import MillraceError, Place, refuse, refuse_unknown
 from millrace.model.query import Query
 from millrace.model.stream import Source, Stream, reads_changes
 from millrace.model.watermark import Policy
+from millrace.testing.notation import parse_window
 from millrace.testing.transcript import listed, parse_query
 
 KEYS = ("group_by", "by", "keys")
@@ -91,8 +92,11 @@ def build_stages(
             raise refuse(f"stages read each other in a circle: {', '.join([*path[path.index(name) :], name])}")
         if name not in built:
             path.append(name)
-            streams = [stream(each, stages[name]) for each in stages[name].inputs]
+            join = stages[name].join
+            streams = [] if join is not None else [stream(each, stages[name]) for each in stages[name].inputs]
             try:
+                if join is not None:
+                    streams = sides_of(join)
                 built[name] = _built(stages[name], streams, watermarks)
             except MillraceError as error:
                 raise error.about(f"stage {name}") from None
@@ -101,6 +105,25 @@ def build_stages(
                 built[name] = replace(of, place=place)
             path.pop()
         return built[name]
+
+    def sides_of(join: StagedJoin) -> list[Stream]:
+        """Both sides of a join. A column that both have gets the name of its side's input before its own."""
+        left, right = (sources[each] if each in sources else stage(each) for each in (join.left, join.right))
+        both = {*left.schema.names} & {*right.schema.names} - {*join.on}
+        return [side(join.left, both), side(join.right, both)]
+
+    def side(name: str, both: set[str]) -> Stream:
+        def renamed(of: Stream) -> Stream:
+            if not both:
+                return of
+            return of.select(**{f"{name}_{each}" if each in both else each: f"`{each}`" for each in of.schema.names})
+
+        if name in sources:
+            at = f"{name}_at" if "at" in both else "at"
+            return renamed(sources[name]).event_time(at, watermark=watermarks.policy, idle=watermarks.idle)
+        read.add(name)
+        of = stage(name)
+        return renamed(of.changes() if isinstance(of, Query) else of)
 
     def stream(name: str, reader: StageText) -> Stream:
         if name not in sources:
@@ -191,7 +214,10 @@ def _built(stage: StageText, streams: Sequence[Stream], watermarks: Watermarks) 
 
 def _joined(join: StagedJoin, left: Stream, right: Stream) -> Stream:
     """The join of two streams."""
-    raise refuse(f"transcripts cannot join streams yet, and this stage joins {join.left} and {join.right}")
+    windowing = None if join.window is None else parse_window(join.window)
+    unmatched = "final" if join.unmatched is None else str(join.unmatched)
+    late = tuple(join.lateness) if isinstance(join.lateness, list) else join.lateness
+    return left.join(right, join.on, join.how, within=join.within, window=windowing, lateness=late, unmatched=unmatched)
 
 
 def _applied(stream: Stream, key: str, value: Any, watermarks: Watermarks) -> Stream:

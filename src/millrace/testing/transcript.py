@@ -33,9 +33,12 @@ PANE = ("k", "window", "diff", "timing", "index", "last")
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that refuses duplicate keys."""
+    """A YAML loader that refuses duplicate keys. The key `on` of a join is a text; YAML 1.1 takes it for true."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:bool" and key.value == "on":
+                key.tag = "tag:yaml.org,2002:str"
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for number, key in enumerate(keys):
             if key in keys[:number]:

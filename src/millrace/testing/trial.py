@@ -11,8 +11,8 @@ from itertools import pairwise
 from millrace.model.duration import END_OF_TIME, SECOND, to_datetime, to_instant
 from millrace.model.errors import PipelineError, unknown_option
 from millrace.model.pipeline import Pipeline
-from millrace.model.query import Query
-from millrace.model.stream import Source, Stream, event_times, sources, with_sources
+from millrace.model.query import Query, of_sources
+from millrace.model.stream import Source, Stream, event_times, sources
 from millrace.model.window import Row
 from millrace.spark.snapshots import tables_of
 from millrace.testing.answers import Answer, Answers, DeadLetter
@@ -124,13 +124,10 @@ def _check_given(pipeline: Pipeline, records: Mapping[str, object], tables: Mapp
 def _of_json(pipeline: Pipeline) -> Pipeline:
     """The same pipeline over records of JSON, of which each is decoded or set aside as a record of a topic."""
 
-    def stream(of: Stream) -> Stream:
-        return with_sources(of, lambda source: Source("log", source.name, source.schema, place=source.place))
-
     def output(of: Query | Stream) -> Query | Stream:
-        return replace(of, stream=stream(of.stream)) if isinstance(of, Query) else stream(of)
+        return of_sources(of, lambda source: Source("log", source.name, source.schema, place=source.place))
 
-    views = {name: replace(query, stream=stream(query.stream)) for name, query in pipeline.views.items()}
+    views = {name: output(of) for name, of in pipeline.views.items()}
     return replace(pipeline, views=views, sinks=[replace(each, of=output(each.of)) for each in pipeline.sinks])
 
 

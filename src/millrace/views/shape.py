@@ -12,7 +12,9 @@ from millrace.model.arrow import arrow_type
 from millrace.model.errors import MillraceError, PipelineError, refuse
 from millrace.model.pane import Mode
 from millrace.model.query import WINDOW_COLUMNS, Query
+from millrace.model.refined import query_of
 from millrace.model.schema import Column, Schema
+from millrace.model.stream import Stream
 from millrace.model.window import Global, Session
 
 _PANE = (Column("diff", "INT"), Column("timing", "STRING"), Column("index", "BIGINT"), Column("last", "BOOLEAN"))
@@ -87,22 +89,23 @@ def shape_from_json(text: str) -> ViewShape:
     return ViewShape(said["name"], columns, tuple(said["key"]), said["merges"], said.get("began"))
 
 
-def shape_of(name: str, query: Query) -> ViewShape:
-    """The shape of the view of a query. Refuses columns of unknown type."""
-    for column in query.schema:
+def shape_of(name: str, of: Query | Stream) -> ViewShape:
+    """The shape of the view of a query, or of its answers with conditions. Refuses columns of unknown type."""
+    for column in of.schema:
         if kind_of(column.type) is None:
             message = f"the type of {column.name!r} is not known; cast its argument, or give the fold type="
-            raise refuse(message, query.place)
-    pane = free_names(query.schema.names, [column.name for column in _PANE])[1:]
+            raise refuse(message, of.place)
+    query = query_of(of)
+    pane = free_names(of.schema.names, [column.name for column in _PANE])[1:]
     about = (Column(free, column.type) for free, column in zip(pane, _PANE[1:], strict=True))
     bounds = () if isinstance(query.windowing, Global) else _BOUNDS
     index = (pane[1],) if query.mode is Mode.DISCARDING else ()  # each pane is a separate row
     merges = isinstance(query.windowing, Session) and query.mode is Mode.ACCUMULATING
-    shape = ViewShape(name, Schema((*query.schema, *about)), (*query.keys, *bounds, *index), merges)
+    shape = ViewShape(name, Schema((*of.schema, *about)), (*query.keys, *bounds, *index), merges)
     try:
         shape.change_columns  # noqa: B018 - it refuses duplicate names
     except MillraceError as error:
-        raise refuse(f"view {name!r}: {error.message}", query.place, "rename it in the query") from None
+        raise refuse(f"view {name!r}: {error.message}", of.place, "rename it in the query") from None
     return shape
 
 
