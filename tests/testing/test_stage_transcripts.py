@@ -81,7 +81,7 @@ JOIN = "stages: [{name: both, join: {left: plays, right: skips, on: k, WITH}}]\n
         (f"stages: [{COUNTED}, {TOP}]\nsteps: [{{dropped: some}}]", "a number of elements"),
         (f"stages: [{COUNTED}, {TOP}]\nsteps: [{{dropped: {{bottom: 1}}}}]", "'bottom'"),
         (f"stages: [{COUNTED}]\nsteps: []\nerror: '['", "not a regular expression"),
-        (JOIN.replace("WITH", "within: [0s, 10s]"), "stage both: transcripts cannot join streams yet"),
+        (JOIN.replace("WITH", "within: [0s, 10s], how: over"), "stage both: unknown kind of join 'over'"),
         (JOIN.replace("WITH", "windows: 7"), "unknown key 'windows'"),
         (JOIN.replace("WITH", "how: left"), "needs either within: or window:"),
         (JOIN.replace("WITH", "within: 10s"), "within must be like [0s, 10s]"),

@@ -49,8 +49,8 @@ class StageText:
 
     @property
     def names_event_time(self) -> bool:
-        """Whether it names its event time, so that elements of its sources need no `at`."""
-        return "event_time" in self.content
+        """Whether it names its event time, so that elements of its sources need no `at`; the sides of a join do."""
+        return "event_time" in self.content and self.join is None
 
 
 @dataclass(frozen=True, slots=True)
