@@ -34,6 +34,8 @@ _ROWS: tuple[Any, ...] = (
     lambda stream: stream.where("v % 3 <> 0"),
     lambda stream: stream.where("v < 9").with_columns(v="v * 2 - 5"),
 )
+_often: st.SearchStrategy[Trigger] = st.sampled_from([on.each(), on.default(), on.watermark(on.each(), on.each())])
+"""Triggers whose answers are corrected often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,11 @@ def _aggregated(
 def _queries(draw: st.DrawFn, stream: Stream, lasting: bool) -> Query:
     keys = ("k",) if "k" in stream.schema and draw(st.integers(0, 3)) else ()
     aggregates = {"v": draw(st.sampled_from(_VALUES)), "w": draw(st.sampled_from(_OTHERS))}
-    when = draw(lasting_triggers if lasting else triggers | st.just(on.watermark(on.each(), on.each())))
+    when = draw(lasting_triggers if lasting else draw(st.sampled_from([triggers, _often])))
     lateness = "1h" if lasting else draw(latenesses)
     # The answers of a micro-batch have no order, which windows of elements need.
     windows = time_windows if lasting or reads_changes(stream) else all_windows
-    windowing, mode = draw(windows), "retracting" if lasting else draw(modes)
+    windowing, mode = draw(windows), "retracting" if lasting else draw(modes | st.just("retracting"))
     stream = draw(st.sampled_from(_ROWS))(stream)
     try:
         return _aggregated(stream, keys, windowing, when, mode, lateness, aggregates)
@@ -84,10 +86,11 @@ def _queries(draw: st.DrawFn, stream: Stream, lasting: bool) -> Query:
 @st.composite
 def _joins(draw: st.DrawFn, earlier: list[Stream]) -> Stream:
     how = draw(st.sampled_from(["inner", "left", "right", "full", "semi", "anti"]))
-    sides = []
+    sides: list[Stream] = []
+    keyed = [each for each in earlier if "k" in each.schema]
     for number, prefix in enumerate(("l", "r")):
-        keyed = [each for each in earlier if "k" in each.schema]
-        if keyed and draw(st.booleans()):
+        reads_stage = bool(keyed) and draw(st.booleans())
+        if reads_stage:
             sides.append(draw(st.sampled_from(keyed)).select("k", **{f"{prefix}v": "v"}))
         else:
             sides.append(source(SOURCES[number], prefix))
@@ -113,7 +116,7 @@ def _readable(of: Query | Stream) -> Stream | None:
 
 @st.composite
 def graphs(draw: st.DrawFn, lasting: bool = False, joins: bool = True) -> dict[str, Query | Stream]:
-    """One to four stages by name, each over sources or over stages before it; the last ones read others if they can.
+    """Two to four stages by name, each over sources or over stages before it; the last ones read others if they can.
 
     `lasting` ones lose nothing: their triggers do not finish, their lateness is great and their panes retract.
     """
@@ -121,10 +124,11 @@ def graphs(draw: st.DrawFn, lasting: bool = False, joins: bool = True) -> dict[s
     idle = None if lasting else draw(st.sampled_from([None, None, "4s"]))
     own = [source(name, idle=idle) for name in SOURCES]
     inputs: list[Stream] = [own[0], own[0].union(own[1])]
-    for number in range(draw(st.integers(1, 4))):
+    for number in range(draw(st.integers(2, 4))):
         earlier = [read for of in stages.values() if (read := _readable(of)) is not None]
         kind = draw(st.sampled_from(["query", "query", "query", "rows", "union", "join"]))
-        read = draw(st.sampled_from(earlier if earlier and draw(st.integers(0, 5)) else inputs))
+        reads_stage = bool(earlier) and draw(st.integers(0, 5)) > 0
+        read = draw(st.sampled_from(earlier if reads_stage else inputs))
         if kind == "union":
             others = [each for each in earlier if set(each.schema.typed) == set(read.schema.typed) and read in earlier]
             read = read.union(draw(st.sampled_from(others))) if others else read
@@ -169,7 +173,7 @@ def micro_batches_of_graphs(draw: st.DrawFn) -> list[MicroBatch]:
     now, batches = 0, []
     for rows in bundled(draw(graph_rows()), draw(st.lists(st.integers(1, 4), max_size=4))):
         now += draw(st.sampled_from([0, 0, 2, 5])) * SECOND
-        marks = {name: draw(st.integers(0, 35)) * SECOND for name in SOURCES if draw(st.booleans())}
+        marks = {name: draw(st.integers(0, 25)) * SECOND for name in SOURCES if draw(st.booleans())}
         batches.append(MicroBatch(rows, marks, now))
         if draw(st.booleans()):
             now += draw(st.sampled_from([0, 3, 5])) * SECOND

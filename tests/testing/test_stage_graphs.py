@@ -59,7 +59,7 @@ def net(engine: GraphEngine, batches: Sequence[MicroBatch]) -> dict[str, Counter
 
 
 @pytest.mark.no_cover
-@examples(300)
+@examples(150)
 @given(graphs(), micro_batches_of_graphs(), st.booleans())
 def test_the_pane_engine_says_what_the_reference_says(
     stages: dict[str, Query | Stream], batches: list[MicroBatch], derived: bool
@@ -74,7 +74,7 @@ def test_the_pane_engine_says_what_the_reference_says(
 
 
 @pytest.mark.no_cover
-@examples(120)
+@examples(60)
 @given(
     graphs(lasting=True, joins=False),
     graph_rows(),
@@ -90,7 +90,7 @@ def test_the_division_into_bundles_does_not_change_what_remains(
 
 
 @pytest.mark.no_cover
-@examples(120)
+@examples(60)
 @given(micro_batches_of_graphs(), lasting_triggers, lasting_triggers, lasting_triggers)
 def test_three_stages_leave_what_a_computation_from_scratch_gives(
     batches: list[MicroBatch], first: Any, second: Any, third: Any
