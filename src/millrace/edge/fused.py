@@ -41,6 +41,7 @@ from millrace.model.stream import (
     AnswerTime,
     EventTime,
     Join,
+    JoinStream,
     Source,
     Stream,
     find_event_time,
@@ -330,6 +331,8 @@ class Fused:
 
 def columns_read(of: Query | Stream) -> set[str]:
     """The names of all columns that a query reads, from its source or computed."""
+    if isinstance(of, JoinStream):
+        return {name for side in of.sides for name in columns_read(side)}
     if not isinstance(of, Query):
         return {*of.schema.names, *operators.columns_read(of)}
     if isinstance(of.windowing, Custom):  # a user's function may read any column

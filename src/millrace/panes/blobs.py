@@ -9,7 +9,7 @@ knows which of its blobs are still valid.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,24 +21,24 @@ from millrace.panes.store import RowStore, Segment, segment_of
 
 FORMAT = 2
 STATE = "state"
-_STORES: dict[type[PaneState | JoinState], tuple[str, ...]] = {
+_STORES: dict[type[Any], tuple[str, ...]] = {
     PaneState: ("groups", "arrivals", "seen"),
     JoinState: ("left", "right"),
 }
-_NUMBERS: dict[type[PaneState | JoinState], tuple[str, ...]] = {
+_NUMBERS: dict[type[Any], tuple[str, ...]] = {
     PaneState: ("watermark", "now", "dropped", "errors"),
-    JoinState: ("watermarks", "dropped"),
+    JoinState: ("watermarks", "dropped", "now"),
 }
 """The fields of a state that the header holds: a number, or one for each side of a join."""
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
-State = TypeVar("State", PaneState, JoinState)
+State: TypeAlias = PaneState | JoinState
 Fetch: TypeAlias = Callable[[str], bytes | None]
 """Reads a blob by its name; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StoredState(Generic[State]):
+class StoredState:
     """A stored state, and the name of the write that each of its blobs is from."""
 
     state: State
@@ -53,7 +53,7 @@ class Changes:
     remove: tuple[str, ...]
 
 
-def write(before: StoredState[State] | None, after: State, writing: str) -> tuple[StoredState[State], Changes]:
+def write(before: StoredState | None, after: State, writing: str) -> tuple[StoredState, Changes]:
     """The changes that turn the blobs of one state into those of a later one; without `before`, all its blobs."""
     old = {} if before is None else dict(_segments(before.state))
     new = dict(_segments(after))
@@ -71,17 +71,13 @@ def write(before: StoredState[State] | None, after: State, writing: str) -> tupl
     return StoredState(after, writings), Changes(put, gone)
 
 
-def read(fetch: Fetch, known: StoredState[PaneState] | None = None) -> StoredState[PaneState] | None:
-    """The stored state, or None if there is none. Blobs of `known` that are still valid are not fetched."""
-    return _read(PaneState, fetch, known)
+def read(fetch: Fetch, known: StoredState | None = None) -> StoredState | None:
+    """The stored panes, or None if there are none. Blobs of `known` that are still valid are not fetched."""
+    return read_as(PaneState, fetch, known)
 
 
-def read_join(fetch: Fetch, known: StoredState[JoinState] | None = None) -> StoredState[JoinState] | None:
-    """As `read`, for the state of a join."""
-    return _read(JoinState, fetch, known)
-
-
-def _read(kind: type[State], fetch: Fetch, known: StoredState[State] | None) -> StoredState[State] | None:
+def read_as(kind: type[State], fetch: Fetch, known: StoredState | None) -> StoredState | None:
+    """As `read`, for a state of this kind."""
     written = fetch(STATE)
     if written is None:
         return None

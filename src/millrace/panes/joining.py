@@ -37,6 +37,8 @@ class JoinState:
     watermarks: tuple[int, int] = (BEGINNING_OF_TIME, BEGINNING_OF_TIME)
     dropped: tuple[int, int] = (0, 0)
     """How many changes of each side came too late."""
+    now: int = 0
+    """Processing time, which the host keeps here."""
 
 
 @dataclass(slots=True)

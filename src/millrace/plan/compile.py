@@ -1,33 +1,18 @@
 """Compile: from a pipeline to its plan."""
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from millrace.edge.fused import Fused
 from millrace.formats.sql import CannotFuseError
 from millrace.model.errors import Place, refuse
+from millrace.model.graph import computed_by
 from millrace.model.pipeline import FileSink, Pipeline, Sink, TableSink
-from millrace.model.query import Query, queries_of
-from millrace.model.stream import (
-    Derived,
-    Explode,
-    Join,
-    Map,
-    Select,
-    Source,
-    Stream,
-    WithColumns,
-    derived_in,
-    parents,
-    sources,
-    with_derived,
-)
+from millrace.model.query import Query
+from millrace.model.stream import Derived, JoinStream, Source, Stream, derived_in, reads_changes, sources
 from millrace.model.window import Global
 from millrace.plan.dedup import DedupSplit, split_at_dedup
-from millrace.plan.fingerprint import fingerprint_of
 from millrace.plan.plan import (
     Edge,
     FusedEdge,
@@ -37,8 +22,8 @@ from millrace.plan.plan import (
     PlannedOutput,
     PlannedSource,
     Stage,
-    StageInput,
 )
+from millrace.plan.stages import inner_id, inputs_of, over_changes, stage_input
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,82 +50,53 @@ def compile(pipeline: Pipeline, settings: PlanSettings = PlanSettings()) -> Plan
 
 
 def _stages(outputs: Mapping[str, Query | Stream], fuse: bool) -> tuple[Stage, ...]:
-    """The stages of outputs, each after those that it reads; a query that several of them read is there once."""
+    """The stages of outputs, each after those that it reads; one that several of them read is there once."""
     made: dict[str, Stage] = {}
-    read = [query for of in outputs.values() for root in derived_in(_stream_of(of)) for query in queries_of(root.query)]
+    read = list(_all_read(outputs.values()))
 
     def add(id: str, of: Query | Stream) -> Stage:
         if id not in made:
-            above = [(root, add(id_of(root.query), root.query)) for root in derived_in(_stream_of(of))]
+            above = [(root, add(id_of(each), each)) for root in inputs_of(of) for each in (computed_by(root),)]
             is_read = of in read
-            stage = over_changes(id, of, above, is_read) if above else stage_of(id, of, fuse, is_read)
+            if isinstance(of, JoinStream):
+                stage = join_of(id, of, above, is_read)
+            else:
+                stage = over_changes(id, of, above, is_read) if above else stage_of(id, of, fuse, is_read)
             made[id] = replace(stage, is_output=id in outputs)
         return made[id]
 
-    def id_of(query: Query) -> str:
-        return next((id for id, of in outputs.items() if of == query), None) or inner_id(query)
+    def id_of(computed: Query | JoinStream) -> str:
+        return next((id for id, of in outputs.items() if of == computed), None) or inner_id(computed)
 
     for id, of in outputs.items():
         add(id, of)
     return tuple(made.values())
 
 
-def _stream_of(of: Query | Stream) -> Stream:
-    return of.stream if isinstance(of, Query) else of
+def _all_read(outputs: Iterable[Query | Stream]) -> Iterator[Query | JoinStream]:
+    """All queries and joins whose changes other stages read."""
+    for of in outputs:
+        for root in inputs_of(of):
+            yield computed_by(root)
+            yield from _all_read([computed_by(root)])
 
 
-def inner_id(query: Query) -> str:
-    """The id of a stage that only other stages read: the same for the same computation in a later run."""
-    text = json.dumps(fingerprint_of(query), sort_keys=True)
-    return f"query {hashlib.sha256(text.encode()).hexdigest()[:12]}"
-
-
-def over_changes(id: str, of: Query | Stream, read: Sequence[tuple[Derived, Stage]], is_read: bool = False) -> Stage:
-    """A stage that reads the answers of others. Refuses expressions that shards cannot compute."""
-    query, stream = (of, of.stream) if isinstance(of, Query) else (None, of)
+def join_of(id: str, join: JoinStream, read: Sequence[tuple[Derived, Stage]], is_read: bool) -> Stage:
+    """The stage of a join of streams: each side reads sources, or other stages."""
+    edges: list[tuple[str, Edge]] = []
     inputs = []
-    for root, stage in read:
-        try:
-            inputs.append(StageInput(stage.id, root, changes_edge(of, root)[0].statements))
-        except CannotFuseError as error:
-            advice = "compute it before .aggregate(...), or write it in another way"
-            raise refuse(f"answers are read in shards, which Spark does not reach: {error}", of.place, advice) from None
-    level = max(stage.level for _, stage in read)
-    if query is not None and not (len(read) == 1 and _stays(query, read[0][0])):
-        level += 1
-    return Stage(id, stream, query, (), None, tuple(inputs), level, is_read)
-
-
-def changes_edge(of: Query | Stream, root: Derived) -> tuple[Fused, Query | Stream]:
-    """The statements over the answers that `root` stands for, and the query or stream over them as rows of a source."""
-    source = Source("answers", "answers", root.schema, place=root.place)
-    stream = with_derived(_stream_of(of), lambda each: source if each == root else each)
-    below: Query | Stream = replace(of, stream=stream) if isinstance(of, Query) else stream
-    for join in _joins(stream):
-        if not join.table.rows:
-            raise CannotFuseError(f"table {join.table.name} may change; join it before .aggregate(...)")
-    return Fused(below, source, {}, numbered=True, lifts="they are changes"), below
-
-
-def _joins(stream: Stream) -> list[Join]:
-    own = [stream] if isinstance(stream, Join) else []
-    return own + [join for parent in parents(stream) for join in _joins(parent)]
-
-
-def _stays(query: Query, root: Derived) -> bool:
-    """Whether the rows of each group come from one shard: its keys contain those of the stage that it reads."""
-    return set(root.query.keys) <= set(query.keys) and all(_is_kept(query.stream, root, key) for key in root.query.keys)
-
-
-def _is_kept(stream: Stream, root: Derived, column: str) -> bool:
-    """Whether a column of the answers passes unchanged."""
-    if isinstance(stream, Select | WithColumns) and column in dict(stream.columns):
-        expression = dict(stream.columns)[column]
-        if expression.sql != f"`{column}`":
-            return False
-    if isinstance(stream, Map | Explode):
-        return False
-    return all(_is_kept(parent, root, column) for parent in parents(stream))
+    for number, side in enumerate(join.sides):
+        inputs += [stage_input(stage.id, side, root, number) for root, stage in read if root in derived_in(side)]
+        if reads_changes(side):
+            continue
+        for source in sources(side):
+            edge = _edge(side, source, None, False)
+            if isinstance(edge, NativeEdge):
+                problem = f"the edges of a join of streams must be fused, and this one is not: {edge.reason}"
+                raise refuse(problem, join.place, "write it in another way, or do it after the join")
+            edges.append((source_id(source), edge))
+    level = 1 + max((stage.level for _, stage in read), default=-1)
+    return Stage(id, join, None, tuple(dict(edges).items()), None, tuple(inputs), level, is_read)
 
 
 def source_id(source: Source) -> str:

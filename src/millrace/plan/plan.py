@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 from millrace.model.pipeline import Sink
 from millrace.model.query import Query
-from millrace.model.stream import Derived, Source, Stream
+from millrace.model.stream import Derived, JoinStream, Source, Stream, event_times, reads_changes
+from millrace.model.watermark import Estimator
 from millrace.plan.dedup import DedupSplit
 
 
@@ -52,6 +53,8 @@ class StageInput:
     """What stands for its answers in the stream of the reading stage."""
     statements: tuple[str, ...]
     """The SQL that runs over its answers, in the shards that compute them."""
+    side: int = 0
+    """The side that it is of, if the reading stage is a join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class Stage:
     dedup: DedupSplit | None = None
     """The stream split at its `dedup()`, if it has one and can be split."""
     reads: tuple[StageInput, ...] = ()
-    """The stages whose answers it reads; it then reads no source."""
+    """The stages whose answers it reads. It then reads no source, unless it is a join."""
     level: int = 0
     """How many times rows are sent from shard to shard before it runs; stages of one level run together."""
     is_read: bool = False
@@ -94,7 +97,24 @@ class Stage:
     @property
     def is_stateful(self) -> bool:
         """Whether its shards keep state: rows of a plain stream pass through."""
-        return self.query is not None or self.dedup is not None
+        return self.query is not None or self.dedup is not None or self.join is not None
+
+    @property
+    def join(self) -> JoinStream | None:
+        """The join of streams that it computes; None if it computes none."""
+        return self.stream if self.query is None and isinstance(self.stream, JoinStream) else None
+
+    @property
+    def own_streams(self) -> tuple[tuple[int, Stream], ...]:
+        """The streams of rows of sources that it reads, each with its side; there are two in a join only."""
+        if self.join is not None:
+            return tuple((side, each) for side, each in enumerate(self.join.sides) if not reads_changes(each))
+        return () if self.reads else ((0, self.stream),)
+
+    def estimators(self, side: int | None = None) -> tuple[Estimator, ...]:
+        """The watermark policies of its sources; of one side, if it is given."""
+        own = [stream for number, stream in self.own_streams if side in (None, number)]
+        return tuple(node.estimator for stream in own for node in event_times(stream))
 
 
 class OutputKind(StrEnum):

@@ -9,7 +9,7 @@ from millrace.model.errors import refuse
 from millrace.model.plain import to_json
 from millrace.model.query import Query
 from millrace.model.schema import UNKNOWN, Column, Schema
-from millrace.model.stream import Stream, reads_changes
+from millrace.model.stream import AnswerStream, Stream, derived_in, reads_changes
 from millrace.model.window import CountWindow, Global
 from millrace.panes.advance import TIMINGS
 
@@ -24,8 +24,14 @@ def schema_of(of: Query | Stream) -> Schema:
             raise refuse(message, of.place)
     if not isinstance(of, Query) and not reads_changes(of):
         return of.schema
-    names = free_names(of.schema.names, [column.name for column in _PANE])
-    return Schema((*of.schema, *(Column(name, column.type) for name, column in zip(names, _PANE, strict=True))))
+    added = _PANE if isinstance(of, Query) or has_panes(of) else _PANE[:1]
+    names = free_names(of.schema.names, [column.name for column in added])
+    return Schema((*of.schema, *(Column(name, column.type) for name, column in zip(names, added, strict=True))))
+
+
+def has_panes(stream: Stream) -> bool:
+    """Whether each row of a stream comes from a pane; those of a join come from two rows."""
+    return all(isinstance(root, AnswerStream) for root in derived_in(stream))
 
 
 def free_names(taken: Iterable[str], wanted: Sequence[str]) -> list[str]:

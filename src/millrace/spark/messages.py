@@ -57,6 +57,8 @@ class TaskReport:
     """The fields of some of these records, by source."""
     marks: Mapping[int, tuple[int, bool]] = field(default_factory=dict)
     """From a stage to one that reads its answers: its watermark, and whether it is idle, by its number."""
+    side: int = 0
+    """The side of a join that the rows are of."""
 
     def to_json(self) -> str:
         """The report as JSON."""
@@ -69,6 +71,7 @@ class TaskReport:
                 "spent": self.spent,
                 "looked": {source: each.to_json() for source, each in self.looked.items()},
                 "marks": {stage: list(mark) for stage, mark in self.marks.items()},
+                "side": self.side,
             }
         )
 
@@ -80,7 +83,7 @@ class TaskReport:
         looked = {source: Looked(**each) for source, each in read["looked"].items()}
         arrived = {source: arrived_from_json(each) for source, each in read["arrived"].items()}
         marks = {int(stage): (at, is_idle) for stage, (at, is_idle) in read["marks"].items()}
-        return cls(Times(*read["times"]), seen, arrived, read["spent"], looked, marks)
+        return cls(Times(*read["times"]), seen, arrived, read["spent"], looked, marks, read["side"])
 
 
 @dataclass(frozen=True, slots=True)

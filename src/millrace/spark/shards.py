@@ -17,18 +17,23 @@ import pyarrow.compute as pc
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from millrace.model.arrow import arrow_schema
 from millrace.model.clock import after_step
-from millrace.model.graph import least
-from millrace.model.stream import event_times
+from millrace.model.duration import BEGINNING_OF_TIME
+from millrace.model.graph import join_watermark, least
+from millrace.model.joining import LEFT, RIGHT
 from millrace.model.trigger import Watermark, may_finish
 from millrace.model.watermark import Estimator, Progress, Seen, combine, follows_clock, next_idle
 from millrace.panes import blobs
 from millrace.panes.advance import PaneState
 from millrace.panes.blobs import Changes, StoredState, from_bytes, to_bytes
 from millrace.panes.grouping import identify
-from millrace.panes.store import stack
+from millrace.panes.joining import Joining, JoinState
+from millrace.panes.sides import AT
+from millrace.panes.store import RowStore, stack
 from millrace.plan.plan import Stage
 from millrace.sources.bundle import Times, together
+from millrace.spark.answers import schema_of
 from millrace.spark.changing import ChangesEdge, ChangesTaken
 from millrace.spark.crash import reach
 from millrace.spark.deduplicating import Deduplicating
@@ -36,7 +41,7 @@ from millrace.spark.envelope import reported
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PANES, PARTIALS, ROWS, STATUS, Message, TaskReport
 from millrace.spark.progress import ShardStatus
-from millrace.spark.task import by_shard, panes_of
+from millrace.spark.task import panes_of
 from millrace.spark.unanswered import letters_of
 
 _TIME = "time"
@@ -48,15 +53,15 @@ _SHARDS_CACHED = 64
 class StageState:
     """The state of one stage in a shard, between two micro-batches."""
 
-    kept: StoredState[PaneState]
+    kept: StoredState
     progress: tuple[Progress, ...]
 
 
 class StateStore(Protocol):
     """Stores the state of a shard's stages between micro-batches."""
 
-    def read(self, stage: str) -> StageState | None:
-        """The state after the last micro-batch; None if there was none."""
+    def read(self, stage: str, kind: type[PaneState | JoinState]) -> StageState | None:
+        """The state of this kind after the last micro-batch; None if there was none."""
 
     def write(self, stage: str, state: StageState, changes: Changes) -> None:
         """Store the state, of which these blobs changed."""
@@ -65,7 +70,7 @@ class StateStore(Protocol):
 class NoState:
     """The store of a batch, which has no state before or after it."""
 
-    def read(self, stage: str) -> StageState | None:
+    def read(self, stage: str, kind: type[PaneState | JoinState]) -> StageState | None:
         """No state."""
         return None
 
@@ -73,11 +78,24 @@ class NoState:
         """Store nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class StageFigures:
+    """The times and sizes of a stage of a shard after a micro-batch."""
+
+    watermark: int
+    now: int
+    groups: int
+    """The number of open (key, window) groups, or of rows that a join keeps."""
+    bytes: int
+    dropped: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Advanced:
     """A stage of a shard after a micro-batch."""
 
-    state: PaneState
+    state: PaneState | JoinState
+    figures: StageFigures
     progress: tuple[Progress, ...]
     said: pa.Table | None
     """Its panes, or the rows of a plain stream; None if there are none."""
@@ -101,6 +119,8 @@ class Advanced:
 class StageShard:
     """One stage in one shard, ready to be advanced by messages."""
 
+    keeps = PaneState
+
     def __init__(self, number: int, stage: Stage, last_only: bool) -> None:
         """Prepare its panes. With `last_only`, it answers with the last pane of each key and window, as batches do."""
         self.number, self.id, self._stage, self._last_only = number, stage.id, stage, last_only
@@ -108,7 +128,7 @@ class StageShard:
         self.is_output = stage.is_output
         self._dedup = None if stage.dedup is None else Deduplicating(stage.id, stage.dedup)
         self._panes = panes_of(stage)
-        self._estimators = [node.estimator for node in event_times(stage.stream)]
+        self._estimators = stage.estimators()
         trigger = None if stage.query is None else stage.query.trigger
         self._drops_late_only = trigger is None or isinstance(trigger, Watermark) or not may_finish(trigger)
         """Whether elements are dropped only because they are too late, not because the trigger has finished."""
@@ -118,6 +138,7 @@ class StageShard:
         reports = [TaskReport.from_json(message.report or "") for message in messages]
         times = together([each.times for each in reports])
         state = PaneState(now=times.before) if before is None else before.kept.state
+        assert isinstance(state, PaneState)
         progress = tuple(Progress(active=times.before) for _ in self._estimators) if before is None else before.progress
         sent = [from_bytes(message.payload) for message in messages if message.payload is not None]
         seen = [sum((each.seen[n] for each in reports if n in each.seen), Seen()) for n in range(len(self._estimators))]
@@ -156,7 +177,16 @@ class StageShard:
         late = state.dropped - dropped if self._drops_late_only else 0
         answer = stack(said) if said else None
         letters += unanswered
-        return Advanced(state, progress, answer, letters, errors, due, elements, late, changes, times.before, is_idle)
+        figures = StageFigures(
+            state.watermark,
+            state.now,
+            len(state.groups),
+            _size(state.groups, state.arrivals, state.seen),
+            state.dropped,
+        )
+        return Advanced(
+            state, figures, progress, answer, letters, errors, due, elements, late, changes, times.before, is_idle
+        )
 
     def _due(self, state: PaneState, sources: Sequence[tuple[Estimator, Progress]]) -> int | None:
         if self._panes is None or self._last_only:
@@ -172,14 +202,80 @@ def _last(said: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     return last.filter(pc.greater(last["diff"], 0))
 
 
+class JoinShard:
+    """A join of streams in one shard, ready to be advanced by messages."""
+
+    keeps = JoinState
+    says = ROWS
+
+    def __init__(self, number: int, stage: Stage) -> None:
+        """Prepare its engine."""
+        assert stage.join is not None
+        self.number, self.id, self.is_output, self._is_read = number, stage.id, stage.is_output, stage.is_read
+        self._joining, self._spec = Joining(stage.join.spec), stage.join.spec
+        self._estimators = [stage.estimators(side) for side in (LEFT, RIGHT)]
+        self._schema = arrow_schema(schema_of(stage.of))
+
+    def advance(self, before: StageState | None, messages: Sequence[Message]) -> Advanced:
+        """Advance the join by the messages of all tasks, and of all shards of the stages that it reads."""
+        reports = [TaskReport.from_json(message.report or "") for message in messages]
+        times = together([each.times for each in reports])
+        state = JoinState(now=times.before) if before is None else before.kept.state
+        assert isinstance(state, JoinState)
+        every = [*self._estimators[LEFT], *self._estimators[RIGHT]]
+        progress = tuple(Progress(active=times.before) for _ in every) if before is None else before.progress
+        now = after_step(state.now, times.now if times.goes_back else max(state.now, times.now))
+        if now < state.now:
+            progress = tuple(each.moved_back(state.now - now) for each in progress)
+        seen = [sum((each.seen[n] for each in reports if n in each.seen), Seen()) for n in range(len(every))]
+        observed = zip(every, progress, seen, strict=True)
+        progress = tuple(estimator.observe(so_far, bundle, now) for estimator, so_far, bundle in observed)
+        sources = list(zip(every, progress, strict=True))
+        split = len(self._estimators[LEFT])
+        given = sources[:split], sources[split:]
+        sides = [self._time(side, state, reports, given[side], times, now) for side in (LEFT, RIGHT)]
+        tables: tuple[list[pa.Table], list[pa.Table]] = [], []
+        for report, message in zip(reports, messages, strict=True):
+            if message.payload is not None:
+                tables[report.side].append(from_bytes(message.payload))
+        left, right = (pa.concat_tables(each).combine_chunks() if each else None for each in tables)
+        after, said = self._joining.advance(state, left, right, (sides[LEFT][0], sides[RIGHT][0]))
+        after = replace(after, now=now)
+        idle = sides[LEFT][1], sides[RIGHT][1]
+        kept = len(after.left) + len(after.right)
+        watermark, dropped = join_watermark(self._spec, after.watermarks, idle), sum(after.dropped)
+        figures = StageFigures(watermark, now, kept, _size(after.left, after.right), dropped)
+        elements = sum(len(table) for side in tables for table in side)
+        rows = said.drop_columns([AT]).rename_columns(self._schema.names).cast(self._schema) if len(said) else None
+        changes = said if len(said) and self._is_read else None
+        return Advanced(
+            after, figures, progress, rows, [], 0, next_idle(sources, now), elements, dropped - sum(state.dropped),
+            changes, times.before, all(idle),
+        )  # fmt: skip
+
+    def _time(
+        self, side: int, state: JoinState, reports: Sequence[TaskReport],
+        sources: Sequence[tuple[Estimator, Progress]], times: Times, now: int,
+    ) -> tuple[int, bool]:  # fmt: skip
+        """The watermark of a side, and whether it is idle; it then stays where it was, rule 15 of stages."""
+        marks = {stage: mark for each in reports if each.side == side for stage, mark in each.marks.items()}
+        if marks:
+            is_idle, mark = all(idle for _, idle in marks.values()), least(list(marks.values()))
+        elif times.watermark is not None:
+            is_idle, mark = False, times.watermark
+        else:
+            is_idle, mark = follows_clock(sources, now), combine(sources, now) if sources else BEGINNING_OF_TIME
+        return (state.watermarks[side] if is_idle else mark), is_idle
+
+
 class Shard:
     """The stages of one level of a job, for the keys of one shard."""
 
     def __init__(self, job: Job, level: int = 0, last_only: bool = False) -> None:
         """Prepare the stages that have state."""
         self._shards, self._level, self._last_only = job.shards, level, last_only
-        self._stages = {
-            number: StageShard(number, stage, last_only)
+        self._stages: dict[int, StageShard | JoinShard] = {
+            number: StageShard(number, stage, last_only) if stage.join is None else JoinShard(number, stage)
             for number, stage in enumerate(job.stages)
             if stage.is_stateful and stage.level == level
         }
@@ -208,15 +304,15 @@ class Shard:
                 continue
             began = time.process_time()
             stage = self._stages[number]
-            before = store.read(stage.id)
+            before = store.read(stage.id, stage.keeps)
             reach("state read")
             after = stage.advance(before, sent)
-            state = after.state
-            kept, changes = blobs.write(None if before is None else before.kept, state, uuid.uuid4().hex)
+            kept, changes = blobs.write(None if before is None else before.kept, after.state, uuid.uuid4().hex)
             store.write(stage.id, StageState(kept, after.progress), changes)
             reach("state written")
             shard = sent[0].shard
-            back = 0 if before is None else max(0, before.kept.state.now - state.now)
+            now = after.figures.now
+            back = 0 if before is None else max(0, before.kept.state.now - now)
             if stage.is_output and after.said is not None and len(after.said):
                 yield Message(shard, number, 0, stage.says, payload=to_bytes(after.said))
             letters = list(after.letters)
@@ -227,31 +323,24 @@ class Shard:
                     yield made
             if letters:
                 yield Message(shard, NO_STAGE, 0, DEAD, payload=to_bytes(pa.Table.from_pylist(letters, DEAD_LETTERS)))
+            figures = after.figures
             status = ShardStatus(
-                number, state.watermark, state.now, len(state.groups), _size(state), state.dropped,
+                number, figures.watermark, now, figures.groups, figures.bytes, figures.dropped,
                 time.process_time() - began, after.errors, back, after.due, after.elements, after.late,
             )  # fmt: skip
             yield Message(shard, number, 0, STATUS, json.dumps(asdict(status)))
 
     def _passed_on(self, shard: int, number: int, after: Advanced, letters: list[dict[str, Any]]) -> Iterator[Message]:
         """What a stage sends to those that read its answers; the dead letters of these are added."""
-        state = after.state
-        mark = {number: (state.watermark, after.is_idle)}
-        report = TaskReport(Times(after.before, state.now), marks=mark)
         for edge in self._edges.get(number, ()):
             # A batch gives the rows of the last answers, but aggregates all of them.
-            read = after.said if edge.panes is None and self._last_only else after.changes
+            read = after.said if edge.is_stateless and self._last_only else after.changes
             taken = ChangesTaken() if read is None else edge.take(read, self._last_only)
             letters += taken.letters
-            if edge.panes is None:
-                if taken.rows is not None:
-                    yield Message(shard, edge.number, number, ROWS, payload=to_bytes(taken.rows))
-            elif edge.stage.level == self._level:
-                payload = None if taken.rows is None else to_bytes(taken.rows)
-                yield Message(shard, edge.number, number, PARTIALS, report.to_json(), payload)
-            else:
-                rows = [] if taken.rows is None else [taken.rows]
-                yield from by_shard(edge.panes, edge.number, shard, rows, report, self._shards)
+            mark = {number: (after.figures.watermark, after.is_idle)}
+            report = TaskReport(Times(after.before, after.figures.now), marks=mark, side=edge.side)
+            is_local = edge.stage.level == self._level
+            yield from edge.messages(shard, number, taken, report, self._shards, is_local)
 
 
 class BlobStore:
@@ -261,7 +350,7 @@ class BlobStore:
         """`blobs` maps names to bytes; `cached` is the worker's cache of the shard, by stage."""
         self._blobs, self._cached = blobs, cached
 
-    def read(self, stage: str) -> StageState | None:
+    def read(self, stage: str, kind: type[PaneState | JoinState]) -> StageState | None:
         """The state of a stage; from the cache, if the store holds the same version."""
 
         def fetch(name: str) -> bytes | None:
@@ -269,7 +358,7 @@ class BlobStore:
             return None if found is None else bytes(found[0])
 
         cached = self._cached.get(stage)
-        kept = blobs.read(fetch, None if cached is None else cached.kept)
+        kept = blobs.read_as(kind, fetch, None if cached is None else cached.kept)
         if kept is None:
             return None
         if cached is not None and kept is cached.kept:
@@ -337,7 +426,5 @@ def _cached(run: str, level: int, shard: int) -> dict[str, StageState]:
     return {}
 
 
-def _size(state: PaneState) -> int:
-    return sum(
-        segment.rows.nbytes for store in (state.groups, state.arrivals, state.seen) for segment in store.segments
-    )
+def _size(*stores: RowStore) -> int:
+    return sum(segment.rows.nbytes for store in stores for segment in store.segments)

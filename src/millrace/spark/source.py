@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from millrace.model.duration import END_OF_TIME, SECOND
-from millrace.model.stream import Source, event_times
+from millrace.model.stream import Source
 from millrace.model.trigger import waits
 from millrace.plan.plan import Stage
 from millrace.sources.bundle import SourceFollower, Split, Times
@@ -229,7 +229,7 @@ def _tick(stages: Iterable[Stage]) -> int | None:
     """How long the clock may stand still without input; None if no trigger or watermark depends on it."""
     given = list(stages)
     spans = [wait for stage in given if stage.query is not None for wait in waits(stage.query.trigger)]
-    idle = [node.estimator.idle for stage in given for node in event_times(stage.stream)]
+    idle = [estimator.idle for stage in given for estimator in stage.estimators()]
     spans += [wait for wait in idle if wait is not None]
     return min(max(min(spans) // 4, _FASTEST), _SLOWEST) if spans else None
 

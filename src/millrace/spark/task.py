@@ -23,18 +23,22 @@ from millrace.edge.records import RecordDecoder
 from millrace.edge.taken import Taken
 from millrace.formats.texts import SPACES
 from millrace.model.arrow import arrow_type
+from millrace.model.joining import JoinSpec
 from millrace.model.late import TooLate
 from millrace.model.query import Query
-from millrace.model.stream import EventTime, Source, Stream, event_times, sources
+from millrace.model.stream import EventTime, JoinStream, Source, Stream, event_times, find_event_time, sources
 from millrace.model.watermark import Seen
 from millrace.model.window import Custom
 from millrace.panes.advance import Panes
 from millrace.panes.arms import Ints
 from millrace.panes.blobs import to_bytes
 from millrace.panes.columns import RowsFailedError
+from millrace.panes.floats import as_compared
 from millrace.panes.hashing import hash_keys
 from millrace.panes.late import LateJudge
 from millrace.panes.lift import assigned, lift
+from millrace.panes.sides import AT as SIDE_AT
+from millrace.panes.sides import DIFF as SIDE_DIFF
 from millrace.panes.store import stack
 from millrace.plan.compile import why_lifted
 from millrace.plan.plan import Stage
@@ -55,6 +59,8 @@ class Sent:
 
     rows: list[pa.Table] = field(default_factory=list)
     seen: dict[int, Seen] = field(default_factory=dict)
+    right: list[pa.Table] = field(default_factory=list)
+    """For a join: the rows of its right side."""
 
 
 @dataclass(slots=True)
@@ -147,6 +153,11 @@ class FusedReader:
                 rows_before = stack(made.rows) if made.rows else None
                 payload = None if rows_before is None else to_bytes(rows_before)
                 yield Message(DEDUP_SHARD, number, sequence, PARTIALS, report.to_json(), payload)
+            elif (join := self._job.stages[number].join) is not None:
+                for side, rows in enumerate((made.rows, made.right)):
+                    seen = made.seen if side == 0 else {}
+                    report = TaskReport(times[number], seen, side=side)
+                    yield from by_key(join.spec, number, sequence, rows, report, self._job.shards)
             elif panes is None:
                 for table in made.rows:
                     sequence += 1
@@ -173,7 +184,10 @@ class Reading:
         """Prepare the statements of stages, by number. Dead letters name the source, or what is `named` instead."""
         self._source, self._named = source, named or source.name
         self._takers = [
-            Taker(number, stage, source, tables) for number, stage in fused if source in sources(stage.stream)
+            Taker(number, stage, source, tables, side)
+            for number, stage in fused
+            for side, stream in stage.own_streams
+            if source in sources(stream)
         ]
         self.wanted = {name for _, stage in fused for name in columns_read(stage.of)} | {*source.schema.required}
         self._decoder = RecordDecoder(source, self.wanted)
@@ -226,10 +240,16 @@ class Reading:
 class Taker:
     """One output that is fused to one source."""
 
-    def __init__(self, number: int, stage: Stage, source: Source, tables: Mapping[str, pa.Table]) -> None:
-        """Prepare the statement. Raises CannotFuseError if there is none."""
+    def __init__(
+        self, number: int, stage: Stage, source: Source, tables: Mapping[str, pa.Table], side: int = 0
+    ) -> None:
+        """Prepare the statement. `side` is that of a join. Raises CannotFuseError if there is none."""
         self.number, self._output = number, stage.id
         of = stage.of if stage.dedup is None else stage.dedup.above
+        self._join = stage.join
+        if self._join is not None:
+            of = self._join.sides[side]
+        self._side = side
         logged = stage.dedup is not None and stage.dedup.needs_log_times
         ordered = stage.dedup is not None
         self._of = of
@@ -241,8 +261,9 @@ class Taker:
         self._ahead = _guard_of(of)
         """How far ahead of the log time an event may be, while no record so far may have been further; then None."""
         node = self._fused.event_time
-        nodes = [id(each) for each in event_times(stage.stream)]
-        self._node = None if node is None else nodes.index(id(node))
+        before = len(stage.estimators(0)) if side else 0  # the nodes of the left side come first
+        nodes = [id(each) for each in event_times(stage.stream if self._join is None else self._join.sides[side])]
+        self._node = None if node is None else before + nodes.index(id(node))
         self._panes = Panes(of, timed=stage.is_read) if isinstance(of, Query) and self._fused.lifts else None
         self._judge: LateJudge | None = None
         """Finds the rows that are too late; None if they are not kept."""
@@ -326,7 +347,9 @@ class Taker:
             for row, why in late.items():
                 place = taken.rows[ROW_NUMBER][row].as_py()
                 letters.add(place, self._output, why.reason, why.hint, why.problem)  # type: ignore[union-attr]
-        if len(rows):
+        if len(rows) and self._join is not None:
+            (sent.right if self._side else sent.rows).append(side_rows(self._join, self._side, rows))
+        elif len(rows):
             sent.rows.append(rows)
         self._see(taken.seen, sent)
         return True
@@ -384,6 +407,37 @@ def by_shard(
     for shard in range(shards):
         own = whole if shards == 1 else whole.filter(pa.array(owners == shard))
         yield Message(shard, number, sequence, PARTIALS, text, to_bytes(own) if len(own) else None)
+
+
+def side_rows(join: JoinStream, side: int, rows: pa.Table) -> pa.Table:
+    """Rows of a source as changes of a side of a join."""
+    event_time = find_event_time(join.sides[side])
+    assert event_time is not None
+    rows = rows.filter(rows[event_time.column].is_valid())  # others only close an epoch
+    at = rows[event_time.column].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    return as_changes(join.spec, side, rows, at, pa.array(np.ones(len(rows), np.int8)))
+
+
+def as_changes(spec: JoinSpec, side: int, rows: pa.Table, at: pa.Array, diffs: pa.Array) -> pa.Table:
+    """Rows of a side of a join with their event times and diffs."""
+    columns = {column.name: _typed(rows[column.name], column.type) for column in spec.columns(side)}
+    return pa.table({**columns, SIDE_AT: at, SIDE_DIFF: diffs})
+
+
+def by_key(
+    spec: JoinSpec, number: int, sequence: int, changes: list[pa.Table], report: TaskReport, shards: int
+) -> Iterator[Message]:
+    """A message to each shard, with the changes of a side of a join that have its keys."""
+    text = report.to_json()
+    whole = pa.concat_tables(changes).combine_chunks() if changes else None
+    owners = None
+    if whole is not None:
+        keys = [as_compared(whole[name].combine_chunks()) for name in spec.on]
+        owners = hash_keys(keys, len(whole)) % np.uint64(shards)
+    for shard in range(shards):
+        own = None if whole is None else whole.filter(pa.array(owners == shard))
+        payload = None if own is None or not len(own) else to_bytes(own)
+        yield Message(shard, number, sequence, PARTIALS, text, payload)
 
 
 def lifted(panes: Panes, rows: pa.Table, diffs: Ints | None = None) -> tuple[pa.Table, dict[int, str]]:

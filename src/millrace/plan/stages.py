@@ -1,0 +1,94 @@
+"""Stages that read the answers of other stages: their statements, and the shards in which they run."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from millrace.edge.fused import Fused
+from millrace.formats.sql import CannotFuseError
+from millrace.model.errors import refuse
+from millrace.model.query import Query
+from millrace.model.stream import (
+    AnswerStream,
+    Derived,
+    Explode,
+    Join,
+    JoinStream,
+    Map,
+    Select,
+    Source,
+    Stream,
+    WithColumns,
+    derived_in,
+    parents,
+    with_derived,
+)
+from millrace.plan.fingerprint import fingerprint_of
+from millrace.plan.plan import Stage, StageInput
+
+
+def inputs_of(of: Query | Stream) -> tuple[Derived, ...]:
+    """The streams of changes that a stage reads."""
+    if isinstance(of, JoinStream):
+        return tuple(dict.fromkeys(root for side in of.sides for root in derived_in(side)))
+    return derived_in(of.stream if isinstance(of, Query) else of)
+
+
+def inner_id(computed: Query | JoinStream) -> str:
+    """The id of a stage that only other stages read: the same for the same computation in a later run."""
+    text = json.dumps(fingerprint_of(computed), sort_keys=True)
+    kind = "query" if isinstance(computed, Query) else "join"
+    return f"{kind} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def over_changes(id: str, of: Query | Stream, read: Sequence[tuple[Derived, Stage]], is_read: bool = False) -> Stage:
+    """A query or a stream that reads the answers of other stages. Refuses expressions that shards cannot compute."""
+    query, stream = (of, of.stream) if isinstance(of, Query) else (None, of)
+    inputs = tuple(stage_input(stage.id, of, root) for root, stage in read)
+    level = max(stage.level for _, stage in read)
+    if query is not None and not (len(read) == 1 and _stays(query, read[0][0])):
+        level += 1
+    return Stage(id, stream, query, (), None, inputs, level, is_read)
+
+
+def stage_input(id: str, of: Query | Stream, root: Derived, side: int = 0) -> StageInput:
+    """How a query, a stream or a side of a join reads the answers of a stage."""
+    try:
+        return StageInput(id, root, changes_edge(of, root).statements, side)
+    except CannotFuseError as error:
+        advice = "compute it before .aggregate(...), or write it in another way"
+        raise refuse(f"answers are read in shards, which Spark does not reach: {error}", of.place, advice) from None
+
+
+def changes_edge(of: Query | Stream, root: Derived) -> Fused:
+    """The statements over the answers that `root` stands for."""
+    source = Source("answers", "answers", root.schema, place=root.place)
+    stream = of.stream if isinstance(of, Query) else of
+    stream = with_derived(stream, lambda each: source if each == root else each)
+    for join in _joins(stream):
+        if not join.table.rows:
+            raise CannotFuseError(f"table {join.table.name} may change; join it before .aggregate(...)")
+    below: Query | Stream = replace(of, stream=stream) if isinstance(of, Query) else stream
+    return Fused(below, source, {}, numbered=True, lifts="they are changes" if isinstance(of, Query) else None)
+
+
+def _joins(stream: Stream) -> list[Join]:
+    own = [stream] if isinstance(stream, Join) else []
+    return own + [join for parent in parents(stream) for join in _joins(parent)]
+
+
+def _stays(query: Query, root: Derived) -> bool:
+    """Whether the rows of each group come from one shard: its keys contain those of the stage that it reads."""
+    keys = root.query.keys if isinstance(root, AnswerStream) else root.spec.on
+    return set(keys) <= set(query.keys) and all(_is_kept(query.stream, key) for key in keys)
+
+
+def _is_kept(stream: Stream, column: str) -> bool:
+    """Whether a column of the answers passes unchanged."""
+    if isinstance(stream, Map | Explode):
+        return False
+    chosen = dict(stream.columns).get(column) if isinstance(stream, Select | WithColumns) else None
+    if chosen is not None and chosen.sql != f"`{column}`":
+        return False
+    return all(_is_kept(parent, column) for parent in parents(stream))
