@@ -29,9 +29,9 @@ _AT_ONCE = 2**19
 """Floats add this many digits without rounding."""
 _WORD, _LAST, _TWO = np.uint64(BITS), np.uint64(LAST), np.uint64(2)
 HIGH, LOW = 10, 62
-"""A float of at most `MOST_NEAR` that is a whole number of units of 2**-72 has two parts: `trunc(value * 2**HIGH)`,
-and the rest, times `2**LOW`. Both are integers of 64 bits."""
-MOST_NEAR = 2.0**53 - 1
+"""A float below `LIMIT` that is a whole number of units of 2**-72 has two parts: `trunc(value * 2**HIGH)`, and the rest
+of `value * 2**HIGH`, times `2**LOW`. Both are integers of 64 bits."""
+LIMIT = 2.0**53
 
 
 @dataclass(frozen=True, slots=True)
