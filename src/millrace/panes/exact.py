@@ -25,8 +25,12 @@ _CODE = 8
 """A code of `far` is a digit, shifted by this many bits, and the number of its place."""
 _NAN, _ABOVE, _BELOW = _SPECIAL = (253, 254, 255)
 """Places that count values: NaN, inf and -inf."""
-_AT_ONCE = 2**19
-"""Floats add this many digits without rounding."""
+_AT_ONCE = 2**14
+"""The number of values in a block. Floats add this many digits without rounding."""
+_LEAST, _MOST = 2.0**-20, 2.0**60
+"""The digits of floats between these, and of their squares, are digits of near sums, or one place above."""
+_NARROW = 2**60
+"""The sum of fewer upper parts than this is near, whatever the sum of the lower parts."""
 _WORD, _LAST, _TWO = np.uint64(BITS), np.uint64(LAST), np.uint64(2)
 HIGH, LOW = 10, 62
 """A float below `LIMIT` that is a whole number of units of 2**-72 has two parts: `trunc(value * 2**HIGH)`, and the rest
@@ -86,41 +90,54 @@ def lift(kind: Kind, values: pa.Array) -> pa.StructArray:
     return add(kind, pc.fill_null(values, 0.0).to_numpy(zero_copy_only=False), np.arange(len(values)), len(values))
 
 
-def add(kind: Kind, values: Floats, groups: npt.NDArray[np.intp], count: int) -> pa.StructArray:
-    """The sums of the values of each group."""
-    finite = np.isfinite(values)
-    places, parts = _parts(kind, np.where(finite, values, 0.0))
-    inside = finite & ((values == 0) | ((places >= kind.base) & (places + len(parts) <= kind.base + kind.width + 1)))
+def add(kind: Kind, values: Floats, groups: Ints, count: int) -> pa.StructArray:
+    """The sums of the values of each group. The values are in the order of the groups."""
+    sizes = np.abs(values)
+    inside = ((sizes >= _LEAST) & (sizes < _MOST)) | (sizes == 0)
     if inside.all():
-        return _settled(kind, kind.base, _laid(kind.base, kind.width + 1, places, parts, groups, count))
+        return _settled(kind, kind.base, _laid(kind, kind.base, kind.width + 1, values, groups, count))
     outside = np.zeros(count, np.bool_)
     outside[groups[~inside]] = True
     apart, numbers = outside[groups], np.cumsum(outside) - 1
     near = add(kind, values[~apart], groups[~apart], count)
-    groups, places, parts = numbers[groups[apart]], places[apart], [part[apart] for part in parts]
-    values, many = values[apart], int(outside.sum())
-    specials = np.stack([np.bincount(groups[found], minlength=many) for found in _not_finite(values)])
-    first, width = _span(kind, int(places.min()), int(places.max()) + len(parts))
-    far = _settled(kind, first, _laid(first, width, places, parts, groups, many), specials)
+    values, groups, many = values[apart], numbers[groups[apart]], int(outside.sum())
+    special = np.isnan(values), values == np.inf, values == -np.inf
+    specials = np.stack([np.bincount(groups[found], minlength=many) for found in special])
+    finite = np.isfinite(values)
+    values, groups = values[finite], groups[finite]
+    places = _positions(kind, np.array([np.abs(values).min(initial=1.0), np.abs(values).max(initial=1.0)])) // BITS
+    first, width = _span(kind, int(places[0]), int(places[1]) + _parts_of(kind))
+    far = _settled(kind, first, _laid(kind, first, width, values, groups, many), specials)
     return _replaced(near, np.flatnonzero(outside), far)
 
 
 def from_parts(high: pa.Array, low: pa.Array, rest: pa.Array) -> pa.StructArray:
     """Sums from the sums of the two parts of near values, as HUGEINT, and the lists of the other values."""
-    upper, lower = _limbs(high), _limbs(low)
-    digits = padded(lower, 0, 2)
-    digits[1:5] += (upper & 3) << BITS - 2
-    digits[2:6] += upper >> 2
-    near = _settled(SUMS, SUMS.base, digits)
+    upper, fits = wide.narrowed(high)
+    if (fits & (upper < _NARROW) & (upper > -_NARROW)).all():
+        near = _shifted_sum(upper, low)
+    else:
+        limbs, digits = _limbs(high), padded(_limbs(low), 0, 2)
+        digits[1:5] += (limbs & 3) << BITS - 2
+        digits[2:6] += limbs >> 2
+        near = _settled(SUMS, SUMS.base, digits)
     values = rest.flatten()
-    if not len(values):
-        return near
-    far = add(SUMS, values.to_numpy(), _owners(rest), len(rest))
-    return _both(SUMS, near, far)
+    return _both(SUMS, near, add(SUMS, values.to_numpy(), _owners(rest), len(rest))) if len(values) else near
+
+
+def _shifted_sum(high: Ints, low: pa.Array) -> pa.StructArray:
+    """`high * 2**LOW + low`, of which all are near."""
+    words = wide.words_of(low).copy()
+    words[:, 0] += high.view(np.uint64) << np.uint64(LOW)
+    carried = words[:, 0] < wide.words_of(low)[:, 0]
+    words[:, 1] += (high >> 64 - LOW).view(np.uint64) + carried
+    return _near(SUMS, pa.Array.from_buffers(SUMS.near, len(words), [None, pa.py_buffer(words)]))
 
 
 def merge(kind: Kind, column: pa.StructArray, rows: Grouping) -> pa.StructArray:
     """The sum of each group of sums."""
+    if kind is SUMS and not len(column.field("far").flatten()) and _stays_near(column.field("near"), rows):
+        return _near(SUMS, wide.sums(column.field("near"), rows))
     near = np.array([rows.sum(place) for place in _limbs(column.field("near"))], np.int64).reshape(kind.width, -1)
     far = column.field("far")
     if not len(far.flatten()):
@@ -197,21 +214,32 @@ def _units(kind: Kind, column: pa.StructArray, rows: npt.NDArray[np.intp]) -> li
     return [each << lowest if lowest > 0 else each >> -lowest for each in map(whole, digits.T)]
 
 
-def _parts(kind: Kind, values: Floats) -> tuple[Ints, list[Floats]]:
-    """The lowest place of each value or square, and its digits from there on, with the sign of the number."""
-    fraction, exponent = np.frexp(np.abs(values))
-    low, high = np.ldexp(fraction, 53).astype(np.uint64), np.uint64(0)
-    if kind.power == 2:
-        low, high = _squares(low)
-    position = (exponent.astype(np.int64) - 53) * kind.power - kind.lowest
-    shift = (position & BITS - 1).view(np.uint64)
-    back = np.uint64(BITS) - shift
-    middle = low >> back
-    parts = [low << shift, middle, (middle >> _WORD) | (high << shift)]
-    if kind.power == 2:
-        parts += [high >> back, high >> back >> _WORD]
-    signs = 1.0 if kind.power == 2 else np.where(values < 0, -1.0, 1.0)
-    return position >> 5, [(part & _LAST).astype(np.float64) * signs for part in parts]
+def _positions(kind: Kind, values: Floats) -> Ints:
+    """The number of the lowest bit of each finite value or square, counted from the lowest place."""
+    exponents = (values.view(np.int64) >> 52) & 0x7FF
+    return (np.maximum(exponents, 1) - 1075) * kind.power - kind.lowest
+
+
+def _parts_of(kind: Kind) -> int:
+    """How many digits a value or square has at most."""
+    return 2 * kind.power + 1
+
+
+def _parts(kind: Kind, values: Floats, shift: npt.NDArray[np.uint64]) -> list[Floats]:
+    """The digits of values or squares that are shifted by some bits, with the sign of the number."""
+    bits = values.view(np.uint64)
+    fraction = bits & np.uint64(2**52 - 1)
+    low = np.where(bits << np.uint64(1) >> np.uint64(53), fraction | np.uint64(2**52), fraction)
+    back = _WORD - shift
+    if kind.power == 1:
+        middle = low >> back
+        parts = [low << shift & _LAST, middle & _LAST, middle >> _WORD]
+        signs = np.where(values < 0, -1.0, 1.0)
+        return [part.view(np.int64) * signs for part in parts]
+    low, high = _squares(low)
+    middle, upper = low >> back, high >> back
+    parts = [low << shift & _LAST, middle & _LAST, (middle >> _WORD | high << shift) & _LAST, upper & _LAST]
+    return [part.view(np.int64).astype(np.float64) for part in (*parts, upper >> _WORD)]
 
 
 def _squares(values: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
@@ -222,17 +250,19 @@ def _squares(values: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64], np
     return (middle << _WORD) | (least & _LAST), upper * upper + (middle >> _WORD)
 
 
-def _laid(
-    first: int, width: int, places: Ints, parts: list[Floats], groups: npt.NDArray[np.intp], count: int
-) -> Digits:
-    """Add digits from their places on, for each group."""
+def _laid(kind: Kind, first: int, width: int, values: Floats, groups: Ints, count: int) -> Digits:
+    """Add the digits of values or squares for each group, in blocks that fit into the cache of a processor."""
     digits = np.zeros((width, count), np.int64)
-    cells, most = (places - first) * count + groups, width - len(parts) + 1
-    for start in range(0, len(cells), _AT_ONCE):
-        some = slice(start, start + _AT_ONCE)
-        for number, part in enumerate(parts):
-            added = np.bincount(cells[some], part[some], most * count)
-            digits[number : number + most] += added.astype(np.int64).reshape(most, count)
+    most = width - _parts_of(kind) + 1
+    for start in range(0, len(values), _AT_ONCE):
+        some, block = values[start : start + _AT_ONCE], groups[start : start + _AT_ONCE]
+        least, many = int(block[0]), int(block[-1] - block[0]) + 1
+        # 0 has no digits; its lowest place may be any.
+        position = np.maximum(_positions(kind, some) - BITS * first, 0)
+        cells = (position >> 5) * many + (block - least)
+        for number, part in enumerate(_parts(kind, some, (position & BITS - 1).view(np.uint64))):
+            added = np.bincount(cells, part, most * many).reshape(most, many)
+            digits[number : number + most, least : least + many] += added.astype(np.int64)
     return digits
 
 
@@ -271,8 +301,7 @@ def _settled(kind: Kind, first: int, digits: Digits, specials: Digits | None = N
     whole_far = ~is_near if specials is None else ~is_near | specials.any(axis=0)
     rows = np.flatnonzero(whole_far)
     if not len(rows):
-        far = pa.ListArray.from_arrays(pa.array(np.zeros(len(is_near) + 1, np.int32)), pa.array([], pa.int64()))
-        return pa.StructArray.from_arrays([_decimals(kind, near), far], fields=list(kind.type))
+        return _near(kind, _decimals(kind, near))
     sizes, negative = magnitudes(np.where(is_near, 0, digits)[:, rows])
     codes = np.where(negative, -sizes, sizes)
     places = np.arange(first, first + len(codes))
@@ -282,6 +311,19 @@ def _settled(kind: Kind, first: int, digits: Digits, specials: Digits | None = N
     held = np.bincount(rows[owner], minlength=len(is_near)).astype(np.int64)
     far = pa.ListArray.from_arrays(offsets(held), pa.array((codes[place, owner] << _CODE) | places[place]))
     return pa.StructArray.from_arrays([_decimals(kind, np.where(is_near, near, 0)), far], fields=list(kind.type))
+
+
+def _near(kind: Kind, near: pa.Array) -> pa.StructArray:
+    """A column of near sums only."""
+    far = pa.ListArray.from_arrays(pa.array(np.zeros(len(near) + 1, np.int32)), pa.array([], pa.int64()))
+    return pa.StructArray.from_arrays([near, far], fields=list(kind.type))
+
+
+def _stays_near(near: pa.Array, rows: Grouping) -> bool:
+    """Whether the sums of groups are surely near, because there are few rows and none is large."""
+    high = wide.words_of(near)[:, 1].view(np.int64)
+    most = int(np.diff(rows.starts, append=len(rows.order)).max(initial=0))
+    return (max(int(high.max(initial=0)), -int(high.min(initial=0))) + 1) * most < SUMS.top << BITS
 
 
 def _decimals(kind: Kind, digits: Digits) -> pa.Array:
@@ -302,10 +344,6 @@ def _limbs(column: pa.Array) -> Digits:
 
 def _special(far: pa.ListArray) -> Digits:
     return _added(SUMS, far, _owners(far), len(far))[2]
-
-
-def _not_finite(values: Floats) -> tuple[Bools, Bools, Bools]:
-    return np.isnan(values), values == np.inf, values == -np.inf
 
 
 def _owners(lists: pa.ListArray) -> npt.NDArray[np.intp]:
