@@ -1,7 +1,7 @@
 """Slices and partials in DuckDB's SQL: the slice of an element, and the partial columns of an aggregate.
 
-Each computes the same as its counterpart in `millrace.panes`, for the same rows. SQL cannot express the partials of sums
-of floats; it computes columns from which `panes.exact` makes them.
+Each computes the same as its counterpart in `millrace.panes`, for the same rows. SQL cannot express exact sums of
+floats; it computes columns from which `panes.exact` makes them.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,9 @@
 """Columnar aggregates: the aggregates of `model.aggregate` for many groups at once.
 
-Each aggregate stores its partials in a few columns (`sum` in two, a sum and a count; `variance` in three). Sums are
-exact; `panes.wide` holds those of whole numbers, `panes.exact` those of floats. A columnar aggregate computes partials from the values of rows (`lift`), merges those of each group (`merge`) and computes the answers (`answers`), with
-the groups that have none. Sketches and folds cannot be vectorized: their partials are merged in Python, group by group.
+Each aggregate stores its partials in a few columns (`sum` in two, a sum and a count; `variance` in three). It computes
+them from the values of rows (`lift`), merges those of each group (`merge`) and computes the answers (`answers`), with
+the groups that have none. Sums are exact: `wide` holds those of whole numbers, `exact` those of floats. Sketches and
+folds cannot be vectorized: their partials are merged in Python, group by group.
 """
 
 import pickle

@@ -1,7 +1,8 @@
 """Columns of whole numbers of any size, as digits: a matrix with a row for each place and a column for each number.
 
 A digit has 32 bits; the first row is the lowest place. Digits in 64 bits can be added, multiplied by small numbers and
-negated place by place; `carry` then makes them digits again. Only the last digit may be negative. Numpy computes each step for all numbers at once.
+negated place by place; `carry` then makes them digits again. Only the last digit may be negative. Numpy computes each
+step for all numbers at once.
 """
 
 from collections.abc import Sequence
@@ -98,7 +99,9 @@ def _to_floats(digits: Digits, exponent: int, more: Bools) -> Floats:
         top[place > 0] = number
     first, second, third = (digits[top - back, columns] for back in range(3))
     shift = BITS - np.frexp(first.astype(np.float64))[1].astype(np.int64)
-    head = ((first << BITS | second).view(np.uint64) << shift.view(np.uint64)) | (third >> (BITS - shift)).view(np.uint64)
+    head = ((first << BITS | second).view(np.uint64) << shift.view(np.uint64)) | (third >> (BITS - shift)).view(
+        np.uint64
+    )
     lost = more | ((third << shift) & LAST > 0)
     for number, place in enumerate(digits[:-3]):
         lost |= (place > 0) & (number < top - 2)

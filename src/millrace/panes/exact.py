@@ -17,7 +17,7 @@ import pyarrow.types as types
 from millrace.model import exact
 from millrace.model.exact import Exact
 from millrace.panes import wide
-from millrace.panes.arms import Bools, Ints
+from millrace.panes.arms import Ints
 from millrace.panes.digits import BITS, LAST, MOST, Digits, Floats, carry, magnitudes, padded, rounded, square, whole
 from millrace.panes.grouping import Grouping, group, lengths, offsets
 
@@ -217,7 +217,8 @@ def _units(kind: Kind, column: pa.StructArray, rows: npt.NDArray[np.intp]) -> li
 def _positions(kind: Kind, values: Floats) -> Ints:
     """The number of the lowest bit of each finite value or square, counted from the lowest place."""
     exponents = (values.view(np.int64) >> 52) & 0x7FF
-    return (np.maximum(exponents, 1) - 1075) * kind.power - kind.lowest
+    positions: Ints = (np.maximum(exponents, 1) - 1075) * kind.power - kind.lowest
+    return positions
 
 
 def _parts_of(kind: Kind) -> int:
