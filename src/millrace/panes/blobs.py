@@ -17,7 +17,7 @@ from millrace.model.errors import ConflictError, CorruptError
 from millrace.panes.advance import PaneState
 from millrace.panes.store import RowStore, Segment, segment_of
 
-FORMAT = 2
+FORMAT = 3
 STATE = "state"
 _STORES = ("groups", "arrivals", "seen")
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
