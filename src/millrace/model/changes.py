@@ -1,4 +1,4 @@
-"""Changes: the input of a query that reads the panes of another query; docs/transcripts.md and rules 7 to 10 of stages.
+"""Changes: the input of a query that reads the panes of another query.
 
 A change adds a row (diff 1) or takes an equal row back (diff -1). The answer of an aggregate is that of the multiset of
 rows that remain. A discarding query answers with increments, so what it takes back may remain: such a change counts
