@@ -135,6 +135,16 @@ def test_the_edge_the_panes_and_the_reference_agree_to_the_last_bit(kind: str, d
             assert name == "twice" or bits(answer) == bits(expected[name])
 
 
+@pytest.mark.parametrize("aggregate", ALL, ids=str)
+def test_values_at_the_limits_of_what_is_near(aggregate: Aggregate) -> None:
+    fast = fast_of(aggregate)
+    for exponent in (-1074, -1022, -73, -72, -21, -20, 0, 43, 52, 53, 54, 60, 61, 75, 76, 77, 500, 1023):
+        for value in (2.0**exponent, math.nextafter(2.0**exponent, 0), math.nextafter(2.0**exponent, math.inf) * -1):
+            for values in ([value], [value, 0.0], [value, value, 1.5]):
+                found = fast.result(whole(fast, lifted(fast, values))).to_pylist()[0]
+                assert bits(found) == bits(answers(values)[aggregate.name]), values
+
+
 def test_a_sum_that_passes_the_greatest_number_on_its_way_has_an_answer() -> None:
     for aggregate, expected in ((ALL[0], 1e308), (ALL[1], 1e308 / 3)):
         fast = fast_of(aggregate)
