@@ -37,7 +37,7 @@ def agree(fast: list[Pane], slow: list[Pane]) -> None:
 
 
 @pytest.mark.no_cover
-@examples(500)
+@examples(300)
 @given(scripts(), all_windows, triggers, modes, latenesses)
 def test_every_step_of_a_random_query_over_changes(
     happening: list[tuple[str, Any]], windowing: Any, trigger: Any, mode: str, lateness: str
