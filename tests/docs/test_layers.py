@@ -11,7 +11,7 @@ import millrace
 
 SOURCE = Path(__file__).parents[2] / "src" / "millrace"
 ORDER = [
-    "model", "formats", "eventlog", "sources", "edge", "panes", "plan", "letters", "spark", "views", "live", "server",
+    "model", "formats", "eventlog", "sources", "panes", "edge", "plan", "letters", "spark", "views", "live", "server",
     "client", "testing", "running", "demo", "cli",
 ]  # fmt: skip
 PUBLIC = ("__init__", "__main__", "agg", "on", "window")

@@ -46,12 +46,12 @@ def answer(aggregate: Aggregate, values: list[Any]) -> Any:
 def test_numbers_are_as_in_a_textbook() -> None:
     values = [2, 4, 4, 4, 5, 5, 7, 9]
     assert answer(agg.mean("v"), values) == 5.0
-    assert answer(agg.variance("v"), values) == pytest.approx(32 / 7)
-    assert answer(agg.stddev("v"), values) == pytest.approx(math.sqrt(32 / 7))
+    assert answer(agg.variance("v"), values) == 32 / 7
+    assert answer(agg.stddev("v"), values) == math.sqrt(32 / 7)
 
 
 def test_variance_keeps_small_differences_of_large_values() -> None:
-    assert answer(agg.variance("v"), [1e9 + 4, 1e9 + 7, 1e9 + 13, 1e9 + 16]) == pytest.approx(30)
+    assert answer(agg.variance("v"), [1e9 + 4, 1e9 + 7, 1e9 + 13, 1e9 + 16]) == 30
 
 
 def test_nan_is_the_greatest_number() -> None:

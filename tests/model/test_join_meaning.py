@@ -279,6 +279,14 @@ def test_16_semi_takes_back_the_time_that_it_gave_even_if_the_other_side_is_far_
     assert shown(join.step([a(1, 3, -1)], [], (0, 1_000))) == [(1, 8, -1)]
 
 
+def test_16_equal_rows_of_a_semi_join_have_one_time(start: Start) -> None:
+    join = start(spec("semi"))
+    assert shown(join.step([a(1, 3)], [b(1, 8)], NOW)) == [(1, 8, 1)]
+    join.step([], [b(2, 5)], NOW)
+    assert shown(join.step([a(1, 3), a(1, 3), a(2, 3)], [], NOW)) == [(1, 8, 1), (1, 8, 1), (2, 5, 1)]
+    assert shown(join.step([a(1, 3, -1), a(2, 3, -1)], [], NOW)) == [(1, 8, -1), (2, 5, -1)]
+
+
 def test_16_anti_gives_rows_without_a_partner(start: Start) -> None:
     join = start(spec("anti"))
     assert join.step([a(1, 3), a(2, 3, key=None), a(3, 3, key="y")], [b(1, 4)], NOW) == []

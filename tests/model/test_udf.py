@@ -14,7 +14,7 @@ from pyspark.util import PythonEvalType
 
 from millrace import Pipeline, PipelineError, agg, memory, to_topic, udf, window
 from millrace.letters.box import box_of
-from millrace.plan.compile import compile, stage_of
+from millrace.plan.compile import compile
 from millrace.plan.fingerprint import fingerprint_of
 from millrace.sources.memory import Happening, MemoryScript
 from millrace.testing import Script, run_script
@@ -95,7 +95,7 @@ def test_calls_in_a_native_edge_and_functions_made_for_spark(spark: SparkSession
 
 def test_a_changed_function_is_another_computation_unless_it_has_a_version() -> None:
     def printed(function: Callable[..., Any], version: str | None = None) -> Any:
-        return fingerprint_of(stage_of("sink s", POSTS.select(x=udf(function, "INT", version=version)("v"))))
+        return fingerprint_of(POSTS.select(x=udf(function, "INT", version=version)("v")))
 
     assert printed(lambda v: v) == printed(lambda v: v) != printed(lambda v: v + 1)
     assert printed(lambda v: v, "1") == printed(lambda v: v + 1, "1") != printed(lambda v: v, "2")

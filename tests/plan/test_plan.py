@@ -110,7 +110,7 @@ def hourly(**changes: Any) -> Query:
 
 
 def print_of(query: Query) -> str:
-    return json.dumps(fingerprint_of(stage_of("view v", query)))
+    return json.dumps(fingerprint_of(query))
 
 
 @pytest.mark.parametrize(

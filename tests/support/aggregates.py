@@ -14,7 +14,7 @@ VALUES: dict[Aggregate, st.SearchStrategy[tuple[Any, ...]]] = {
     agg.count_if("v"): st.tuples(st.booleans() | st.none()),
     agg.sum("v"): st.tuples(numbers | st.none()),
     agg.mean("v"): st.tuples(numbers | st.none()),
-    agg.variance("v"): st.tuples(numbers | st.none()),
+    agg.variance("v"): st.tuples(st.floats() | st.none()),
     agg.stddev("v"): st.tuples(numbers | st.none()),
     agg.min("v"): st.tuples(st.floats() | st.none()),
     agg.max("v"): st.tuples(st.floats() | st.none()),

@@ -18,9 +18,9 @@ def said(panes: list[Pane]) -> list[Any]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two answers are the same; floats may differ by rounding."""
+    """Whether two answers are the same; NaN is NaN."""
     if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9) or (math.isnan(one) and math.isnan(other))
+        return one == other or (math.isnan(one) and math.isnan(other))
     if isinstance(one, list):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)

@@ -26,6 +26,7 @@ Step = tuple[list[Change], list[Change], tuple[int, int]]
 
 _keys = st.sampled_from(["a", "a", "b", None])
 _numbers = st.sampled_from([0.0, 0.0, -0.0, math.nan, None])
+_windows: st.SearchStrategy[Windowing] = st.sampled_from([Fixed(5), Fixed(7, 3), Sliding(7, 3)])
 _diffs = st.sampled_from([1, 1, 1, -1])
 
 
@@ -52,7 +53,7 @@ def specs(draw: st.DrawFn, hows: Sequence[str] = HOWS, unmatched: Sequence[str] 
     within: tuple[int, int] | None = (low, low + draw(st.integers(0, 8)))
     windowing: Windowing | None = None
     if draw(st.integers(0, 2)) == 0:
-        within, windowing = None, draw(st.sampled_from([Fixed(5), Fixed(7, 3), Sliding(7, 3)]))
+        within, windowing = None, draw(_windows)
     lateness = draw(st.tuples(st.sampled_from([0, 4]), st.sampled_from([0, 6])))
     on = draw(st.sampled_from([("k", "x"), ("k",), ("x",)]))
     left, right = (Schema(tuple(column for column in each if is_kept(column.name, on))) for each in (LEFT, RIGHT))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from documents import DOCUMENTS, FOLDER
+from documents import DOCUMENTS, FOLDER, STAGES
 from millrace.cli import app
 from millrace.testing.check import check
 from millrace.testing.transcript import Document
@@ -18,8 +18,9 @@ def test_transcript(document: Document) -> None:
 
 
 def test_there_are_enough_and_no_name_is_there_twice() -> None:
-    names = [document.name for document in DOCUMENTS]
-    assert len(names) >= 60
+    names = [document.name for document in [*DOCUMENTS, *STAGES]]
+    assert len(DOCUMENTS) >= 60
+    assert len(STAGES) >= 60
     assert len(set(names)) == len(names)
 
 
@@ -38,8 +39,8 @@ def write(folder: Path, text: str) -> str:
 def test_all_pass_with_a_line_each_and_a_count() -> None:
     code, output = run(*map(str, sorted(FOLDER.glob("*.yaml"))))
     assert code == 0
-    assert output.splitlines()[-1] == f"{len(DOCUMENTS)} passed, 0 failed"
-    assert len(output.splitlines()) == len(DOCUMENTS) + 1
+    assert output.splitlines()[-1] == f"{len(DOCUMENTS) + len(STAGES)} passed, 0 failed"
+    assert len(output.splitlines()) == len(DOCUMENTS) + len(STAGES) + 1
 
 
 def test_a_failure_shows_the_step_and_the_difference(tmp_path: Path) -> None:

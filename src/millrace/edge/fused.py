@@ -50,6 +50,7 @@ from millrace.model.stream import (
 from millrace.model.typed import ColumnOf
 from millrace.model.watermark import Punctuated, Seen
 from millrace.model.window import Custom
+from millrace.panes.columns import Columns
 from millrace.sources.bundle import LOGGED
 
 IsLate: TypeAlias = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
@@ -95,6 +96,8 @@ class Fused:
         self._is_numbered = numbered
         self._marked: Staged | None = None
         """The query whose rows may be marked as bad; None if no expression can fail."""
+        self._finished: list[tuple[tuple[str, ...], tuple[str, ...], Callable[[Columns], Columns]]] = []
+        """The columns of the statement from which a function makes partial columns."""
         self._sliced = ""
         """For partials: the query for the number and the slice of each row; it is NULL for a row that is in none."""
         if not isinstance(of, Query):
@@ -177,12 +180,21 @@ class Fused:
         return replace(taken, late=tuple(zip(*found.to_pydict().values(), strict=True)))
 
     def _all_taken(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> Taken:
-        made = ask(self.statement).to_arrow_table()
+        made = self._whole(ask(self.statement).to_arrow_table())
         if self._tells:
             return self._told(ask, made)
         good, bad = self._apart(ask, made)
         seen, timeless = self._times(ask)
         return Taken(good, seen, timeless, bad)
+
+    def _whole(self, made: pa.Table) -> pa.Table:
+        """The result of the statement with all partial columns."""
+        for given, names, finish in self._finished:
+            columns = finish([made[name].combine_chunks() for name in given])
+            made = made.drop_columns(list(given))
+            for name, column in zip(names, columns, strict=True):
+                made = made.append_column(name, column)
+        return made
 
     def _placed(self, rows: pa.Table) -> pa.Table:
         for name in self.hidden:
@@ -272,9 +284,14 @@ class Fused:
         keys = [f"{_key(query, name)} AS {key}" for name, key in zip(query.keys, query.key_columns, strict=True)]
         timed = _timed(event_time, staged, is_checked=not self._tells)
         argued, computed = self._argued(query, timed)
-        partials = []
+        partials: list[str] = []
+        near: dict[str, str] = {}
         for each, names in zip(computed, query.partial_columns, strict=True):
-            partials += [f"{sql} AS {name}" for sql, name in zip(partials_of(each), names, strict=True)]
+            written, given = partials_of(each, near), names
+            if written.finish is not None:
+                given = tuple(f"__{names[0]}_{number}" for number in range(len(written.sql)))
+                self._finished.append((given, names, written.finish))
+            partials += [f"{sql} AS {name}" for sql, name in zip(written.sql, given, strict=True)]
         slice_ = slice_of(query.windowing)
         tells = self._tells and isinstance(event_time, EventTime)
         if tells or argued.is_marked:
@@ -288,8 +305,10 @@ class Fused:
         self._marked = argued if argued.is_marked else None
         self._sliced = f"SELECT {ROW_NUMBER}, {slice_} AS slice FROM ({argued.sql})"
         chosen = [*keys, f"{slice_} AS slice", "count(*) AS elements", *partials]
+        added = [f"{sql} AS {name}" for sql, name in near.items()]
+        rows = f"SELECT *, {', '.join(added)} FROM ({argued.sql})" if added else argued.sql
         return (
-            f"SELECT {', '.join(chosen)} FROM ({argued.sql}) "
+            f"SELECT {', '.join(chosen)} FROM ({rows}) "
             f"GROUP BY {', '.join(str(place + 1) for place in range(len(keys) + 1))}"
         )
 

@@ -1,11 +1,14 @@
 """Slices and partials in DuckDB's SQL: the slice of an element, and the partial columns of an aggregate.
 
-Each computes the same as its counterpart in `millrace.panes`, for the same rows.
+Each computes the same as its counterpart in `millrace.panes`, for the same rows. SQL cannot express exact sums of
+floats; it computes columns from which `panes.exact` makes them.
 """
 
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import assert_never
+
+import numpy as np
 
 from millrace.formats.sql import CannotFuseError, to_duckdb
 from millrace.model.aggregate import (
@@ -27,9 +30,10 @@ from millrace.model.query import Computed
 from millrace.model.schema import is_integer
 from millrace.model.sketch import ApproxDistinct, ApproxQuantile, ApproxTopK, SecondMoment
 from millrace.model.window import Calendar, CountWindow, Custom, Fixed, Global, Session, Sliding, Windowing
+from millrace.panes import exact
+from millrace.panes.columns import Columns
+from millrace.panes.grouping import lengths
 
-_SMALLER = 2.0**-64
-_LARGEST = sys.float_info.max
 AT = "__at"
 """The column with the event time of a row, in microseconds."""
 
@@ -60,11 +64,28 @@ def _modulo(offset: int, size: int) -> str:
     return f"((({AT} - {offset}) % {size} + {size}) % {size})"
 
 
-def partials_of(computed: Computed) -> list[str]:
-    """The partial columns of an aggregate, as `panes.columns` defines them."""
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The columns that a statement computes for an aggregate, and the function that makes the partial columns of them.
+
+    Without a function, they are the partial columns.
+    """
+
+    sql: list[str]
+    finish: Callable[[Columns], Columns] | None = None
+
+
+def partials_of(computed: Computed, near: dict[str, str]) -> Written:
+    """The partial columns of an aggregate, as `panes.columns` defines them.
+
+    `near` receives columns that the rows need for it: their names by their SQL.
+    """
+    if isinstance(computed.aggregate, Sum) and computed.arguments[0].type in ("DOUBLE", "FLOAT"):
+        return _float_sum(computed, near)
     for kind, write in _AGGREGATES:
         if isinstance(computed.aggregate, kind):
-            return write(computed)
+            written = write(computed)
+            return written if isinstance(written, Written) else Written(written)
     if isinstance(computed.aggregate, _BY_VALUE):
         raise NotInSqlError(f"{computed.aggregate} has no partials in SQL")
     raise TypeError(f"{type(computed.aggregate).__name__} has no SQL; add it to edge.partials")
@@ -79,32 +100,42 @@ def _counted(computed: Computed) -> list[str]:
 
 def _summed(computed: Computed) -> list[str]:
     (argument,) = computed.arguments
-    if not is_integer(argument.type) and argument.type not in ("DOUBLE", "FLOAT"):
+    if not is_integer(argument.type):
         raise NotInSqlError(f"SQL does not sum {argument.type} exactly")
-    kind = "HUGEINT" if is_integer(argument.type) else "DOUBLE"
     value = to_duckdb(argument)
-    return [f"CAST(coalesce(sum({value}), 0) AS {kind})", f"count({value})"]
+    return [f"CAST(coalesce(sum({value}), 0) AS HUGEINT)", f"count({value})"]
 
 
-def _spread(computed: Computed) -> list[str]:
-    """Count, mean and squared deviations; NaN if a value is not finite, and infinite squares if they overflow DOUBLE.
+def _float_sum(computed: Computed, near: dict[str, str]) -> Written:
+    """The sums of the two parts of near values, which are exact; the list of the other values; and the count."""
+    value, unit = _double(computed.arguments[0]), 2.0**-exact.SUMS.unit
+    is_near = f"abs({value}) < {exact.LIMIT!r}e0 AND {value} * {unit!r} = trunc({value} * {unit!r})"
+    own = near.setdefault(f"CASE WHEN {is_near} THEN {value} END", f"__near{len(near)}")
+    high = f"{own} * {2.0**exact.HIGH!r}e0"
+    parts = f"trunc({high})", f"({high} - trunc({high})) * {2.0**exact.LOW!r}"
+    sums = [f"CAST(coalesce(sum(CAST({part} AS BIGINT)), 0) AS HUGEINT)" for part in parts]
+    rest = f"list({value}) FILTER (WHERE {own} IS NULL AND {value} IS NOT NULL)"
+    return Written([*sums, rest, f"count({value})"], _finish_sum)
 
-    The mean is computed of values scaled down by a power of two, which is exact, so their sum never overflows. If the
-    squares overflow, DuckDB returns any of -inf, inf and NaN. The mean of equal values is exact, because the squares of
-    its error might overflow too.
-    """
-    value = f"CAST({to_duckdb(computed.arguments[0])} AS DOUBLE)"
-    count, mean, spread = f"count({value})", f"avg({value} * {_SMALLER!r})", f"var_pop({value})"
-    near = f"greatest(least({mean} / {_SMALLER!r}, {_LARGEST!r}), -{_LARGEST!r})"
-    near = f"CASE WHEN {spread} = 0 THEN any_value({value}) ELSE {near} END"
-    finite = f"CASE WHEN isfinite({spread}) THEN {spread} * {count} ELSE CAST('inf' AS DOUBLE) END"
-    return [
-        count,
-        *(
-            f"CASE WHEN {mean} IS NULL THEN 0.0 WHEN isfinite({mean}) THEN {known} ELSE CAST('nan' AS DOUBLE) END"
-            for known in (near, finite)
-        ),
-    ]
+
+def _finish_sum(columns: Columns) -> Columns:
+    high, low, rest, count = columns
+    return [exact.from_parts(high, low, rest), count]
+
+
+def _spread(computed: Computed) -> Written:
+    value = _double(computed.arguments[0])
+    return Written([f"count({value})", f"list({value}) FILTER (WHERE {value} IS NOT NULL)"], _finish_spread)
+
+
+def _finish_spread(columns: Columns) -> Columns:
+    count, lists = columns
+    values, groups = lists.flatten().to_numpy(), np.repeat(np.arange(len(lists)), lengths(lists))
+    return [count, *(exact.add(kind, values, groups, len(lists)) for kind in (exact.SUMS, exact.SQUARES))]
+
+
+def _double(argument: Expression) -> str:
+    return to_duckdb(argument) if argument.type == "DOUBLE" else f"CAST({to_duckdb(argument)} AS DOUBLE)"
 
 
 def _extreme(computed: Computed) -> list[str]:
@@ -134,7 +165,7 @@ def _topped(computed: Computed) -> list[str]:
     return [f"list({value}) {held}", f"list({rank}) {held}"]
 
 
-_AGGREGATES: tuple[tuple[type[Aggregate], Callable[[Computed], list[str]]], ...] = (
+_AGGREGATES: tuple[tuple[type[Aggregate], Callable[[Computed], list[str] | Written]], ...] = (
     (Count, _counted),
     (Sum, _summed),
     (Variance, _spread),

@@ -20,10 +20,12 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import reduce
-from math import inf, isfinite, isnan, nan, sqrt
+from math import isnan, sqrt
 from typing import Any, ClassVar, TypeAlias
 
+from millrace.model import exact
 from millrace.model.errors import NoValueError, raised_by, refuse
+from millrace.model.exact import Exact
 from millrace.model.schema import UNKNOWN, is_integer, is_numeric
 from millrace.model.types import digits_of
 from millrace.model.version import check_version
@@ -147,7 +149,8 @@ class CountIf(Count):
 class Sum(OfOne):
     """The sum. A partial is (sum, count), so that removing all values leaves NULL, not 0.
 
-    Partial sums of whole numbers and of decimals are exact and unbounded; the answer must fit its type.
+    Partial sums are exact and unbounded. An answer over whole numbers or decimals must fit its type; one over floats is
+    rounded once.
     """
 
     type: str = field(default=UNKNOWN, compare=False, repr=False)
@@ -158,13 +161,16 @@ class Sum(OfOne):
     numeric: ClassVar[bool] = True
 
     def lift(self, values: Values, at: int) -> tuple[Any, int]:
-        return float(values[0]) if self.type in ("DOUBLE", "FLOAT") else values[0], 1
+        is_float = self.type in ("DOUBLE", "FLOAT") or isinstance(values[0], float)
+        return Exact.of(float(values[0])) if is_float else values[0], 1
 
     def merge(self, a: tuple[Any, int], b: tuple[Any, int]) -> tuple[Any, int]:
         return _added(a[0], b[0]), a[1] + b[1]
 
     def finish(self, partial: tuple[Any, int]) -> Any:
         total = partial[0]
+        if isinstance(total, Exact):
+            return total.over(1)
         if isinstance(total, Decimal):
             return self.fitting(total)
         if isinstance(total, int) and not -(2**63) <= total < 2**63:
@@ -193,7 +199,7 @@ class Sum(OfOne):
 
     def inverse(self, total: tuple[Any, int], part: tuple[Any, int]) -> tuple[Any, int] | None:
         left = total[1] - part[1]
-        return (_subtracted(total[0], part[0]), left) if left else None
+        return (_added(total[0], _negated(part[0])), left) if left else None
 
     def over(self, types: Sequence[str]) -> Aggregate:
         return replace(self, type=types[0])
@@ -214,6 +220,8 @@ class Mean(Sum):
 
     def finish(self, partial: tuple[Any, int]) -> Any:
         total, count = partial
+        if isinstance(total, Exact):
+            return total.over(count)
         if not isinstance(total, Decimal):
             return total / count
         _, scale = self.digits(min(_MOST_DIGITS, 4 - int(total.as_tuple().exponent)))
@@ -229,30 +237,29 @@ class Mean(Sum):
 
 @dataclass(frozen=True, slots=True)
 class Variance(OfOne):
-    """The sample variance. A partial is (count, mean, sum of squared distances from the mean).
+    """The sample variance of the values as DOUBLE. A partial is (count, sum, sum of squares), and exact.
 
-    NaN if a value is NaN or infinite, infinite if the sum of squares is beyond DOUBLE, whatever the order of merges.
+    The answer is rounded once. It is NaN if a value is NaN or infinite.
     """
 
     name: ClassVar[str] = "variance"
     width: ClassVar[int] = 3
+    invertible: ClassVar[bool] = True
     numeric: ClassVar[bool] = True
 
-    def lift(self, values: Values, at: int) -> tuple[int, float, float]:
-        return 1, float(values[0]), 0.0
+    def lift(self, values: Values, at: int) -> tuple[int, Exact, int]:
+        value = float(values[0])
+        return 1, Exact.of(value), exact.square(value)
 
-    def merge(self, a: tuple[int, float, float], b: tuple[int, float, float]) -> tuple[int, float, float]:
-        # A plain sum of squares would lose the small differences between large values.
-        count, apart = a[0] + b[0], b[1] - a[1]
-        if not (isfinite(a[1]) and isfinite(b[1])):
-            return count, nan, nan
-        squares = a[2] + b[2] + apart * apart * (a[0] / count * b[0])
-        if isfinite(apart):
-            return count, a[1] + apart * (b[0] / count), squares
-        return count, a[1] * (a[0] / count) + b[1] * (b[0] / count), inf
+    def merge(self, a: tuple[int, Exact, int], b: tuple[int, Exact, int]) -> tuple[int, Exact, int]:
+        return a[0] + b[0], a[1] + b[1], a[2] + b[2]
 
-    def finish(self, partial: tuple[int, float, float]) -> float | None:
-        return partial[2] / (partial[0] - 1) if partial[0] > 1 else None
+    def inverse(self, total: tuple[int, Exact, int], part: tuple[int, Exact, int]) -> tuple[int, Exact, int] | None:
+        left = self.merge(total, (-part[0], -part[1], -part[2]))
+        return left if left[0] else None
+
+    def finish(self, partial: tuple[int, Exact, int]) -> float | None:
+        return exact.variance(*partial) if partial[0] > 1 else None
 
     def result_type(self, types: Sequence[str]) -> str:
         return "DOUBLE"
@@ -260,12 +267,12 @@ class Variance(OfOne):
 
 @dataclass(frozen=True, slots=True)
 class StdDev(Variance):
-    """The sample standard deviation."""
+    """The sample standard deviation: the square root of the variance."""
 
     name: ClassVar[str] = "stddev"
 
-    def finish(self, partial: tuple[int, float, float]) -> float | None:
-        return sqrt(partial[2] / (partial[0] - 1)) if partial[0] > 1 else None
+    def finish(self, partial: tuple[int, Exact, int]) -> float | None:
+        return sqrt(exact.variance(*partial)) if partial[0] > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -568,11 +575,13 @@ def _by_time(partial: tuple[int, Any]) -> tuple[int, tuple[bool, Any]]:
 
 
 def _added(a: Any, b: Any) -> Any:
+    if isinstance(a, Exact) != isinstance(b, Exact):  # the type of the argument is not known
+        a, b = (each if isinstance(each, Exact) else Exact.of(float(each)) for each in (a, b))
     return _EXACT.add(a, b) if isinstance(a, Decimal) else a + b
 
 
-def _subtracted(a: Any, b: Any) -> Any:
-    return _EXACT.subtract(a, b) if isinstance(a, Decimal) else a - b
+def _negated(number: Any) -> Any:
+    return number.copy_negate() if isinstance(number, Decimal) else -number
 
 
 def _quotient(total: Decimal, count: int, scale: int) -> Decimal:

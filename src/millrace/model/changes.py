@@ -1,4 +1,4 @@
-"""Changes: the input of a query that reads the panes of another query; docs/transcripts.md and rules 7 to 10 of stages.
+"""Changes: the input of a query that reads the panes of another query.
 
 A change adds a row (diff 1) or takes an equal row back (diff -1). The answer of an aggregate is that of the multiset of
 rows that remain. A discarding query answers with increments, so what it takes back may remain: such a change counts
@@ -121,9 +121,9 @@ def _comparable(value: Any) -> Any:
 
 def _signed_sum(aggregate: Sum, added: Partial, taken: Partial) -> Any:
     """The sum or the mean of values with signs. The sum is NULL if neither values nor a sum remain."""
-    total = _EXACT.subtract(added[0], taken[0]) if isinstance(taken[0], Decimal) else added[0] - taken[0]
+    total = _EXACT.subtract(added[0], taken[0]) if isinstance(taken[0], Decimal) else added[0] + -taken[0]
     count = added[1] - taken[1]
-    if count == 0 and (isinstance(aggregate, Mean) or total == 0):
+    if count == 0 and (isinstance(aggregate, Mean) or total == type(total)(0)):
         return None
     return aggregate.finish((-total, -count) if isinstance(aggregate, Mean) and count < 0 else (total, count))
 

@@ -2,7 +2,8 @@
 
 Each aggregate stores its partials in a few columns (`sum` in two, a sum and a count; `variance` in three). It computes
 them from the values of rows (`lift`), merges those of each group (`merge`) and computes the answers (`answers`), with
-the groups that have none. Sketches and folds cannot be vectorized: their partials are merged in Python, group by group.
+the groups that have none. Sums are exact: `wide` holds those of whole numbers, `exact` those of floats. Sketches and
+folds cannot be vectorized: their partials are merged in Python, group by group.
 """
 
 import pickle
@@ -38,14 +39,12 @@ from millrace.model.aggregate import (
 from millrace.model.arrow import arrow_type
 from millrace.model.errors import NoValueError
 from millrace.model.sketch import ApproxDistinct, ApproxQuantile, ApproxTopK, SecondMoment
-from millrace.panes import wide
+from millrace.panes import exact, wide
 from millrace.panes.arms import Bools, Ints
 from millrace.panes.floats import as_compared
 from millrace.panes.grouping import Grouping, lengths, offsets
 
 Columns: TypeAlias = list[pa.Array]
-Floats: TypeAlias = npt.NDArray[np.float64]
-_FAR = 1e150
 _DIGITS = Context(prec=200)
 _MISFITS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 """The errors that Arrow raises for values that do not belong to a type."""
@@ -97,6 +96,10 @@ class Columnar(ABC):
 class Numbers(Columnar):
     """Aggregates whose partials are numbers; 0 stands for no contribution."""
 
+    def signed(self, columns: Columns, diffs: Ints) -> Columns:
+        """The partials of rows, each multiplied by its diff: 1, or -1 to take the row back. It is exact."""
+        return [_signed(column, diffs) for column in columns]
+
     def clear(self, columns: Columns, where: npt.NDArray[np.bool_]) -> Columns:
         return [pc.if_else(pa.array(where), _zero(column.type), column) for column in columns]
 
@@ -124,37 +127,37 @@ class Summed(Numbers):
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
         (value,) = values
         counts = pc.is_valid(value).cast(pa.int64())
+        if types.is_floating(value.type) or self._model.type in ("DOUBLE", "FLOAT"):
+            return [exact.lift(exact.SUMS, value.cast(pa.float64())), counts]
         if types.is_null(value.type) or types.is_integer(value.type):
             whole = pc.fill_null(value.cast(pa.int64()), 0).to_numpy()
             return [wide.widened(whole), counts]
-        value = value.cast(pa.decimal256(76, value.type.scale) if types.is_decimal(value.type) else pa.float64())
+        value = value.cast(pa.decimal256(76, value.type.scale))
         return [pc.fill_null(value, _zero(value.type)), counts]
 
     def merge(self, columns: Columns, rows: Grouping) -> Columns:
         return [self._sum(columns[0], rows), pa.array(rows.sum(columns[1].to_numpy()))]
 
     def _sum(self, column: pa.Array, rows: Grouping) -> pa.Array:
+        if exact.is_exact(column.type):
+            return exact.merge(exact.SUMS, column, rows)
         if types.is_decimal128(column.type):
             return wide.sums(column, rows)
-        if types.is_decimal256(column.type):
-            table = pa.table({"group": rows.ids, "value": column})
-            summed = table.group_by("group", use_threads=False).aggregate([("value", "sum")]).sort_by("group")
-            return summed["value_sum"].combine_chunks().cast(column.type)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return pa.array(rows.sum(column.to_numpy()))
+        table = pa.table({"group": rows.ids, "value": column})
+        summed = table.group_by("group", use_threads=False).aggregate([("value", "sum")]).sort_by("group")
+        return summed["value_sum"].combine_chunks().cast(column.type)
 
     def answers(self, columns: Columns) -> ColumnAnswers:
         total, counts = columns[0], columns[1].to_numpy()
         if types.is_decimal256(total.type):
             answers = self._decimals(total, counts)
+        elif exact.is_exact(total.type):
+            divisors = np.maximum(counts, 1) if isinstance(self.aggregate, Mean) else np.ones(len(total), np.int64)
+            answers = ColumnAnswers(pa.array(exact.quotients(total, divisors)))
         elif isinstance(self.aggregate, Mean):
-            divisors = np.maximum(counts, 1)
-            whole = types.is_decimal128(total.type)
-            answers = ColumnAnswers(pa.array(wide.quotients(total, divisors) if whole else total.to_numpy() / divisors))
-        elif types.is_decimal128(total.type):
-            answers = self._whole(total)
+            answers = ColumnAnswers(pa.array(wide.quotients(total, np.maximum(counts, 1))))
         else:
-            answers = ColumnAnswers(total)
+            answers = self._whole(total)
         return ColumnAnswers(_null_where(answers.values, counts == 0), answers.failed)
 
     def _whole(self, total: pa.Array) -> ColumnAnswers:
@@ -202,40 +205,24 @@ class Summed(Numbers):
 
 
 class Spread(Numbers):
-    """variance and stddev: count, mean, and the sum of squared distances from the mean."""
+    """variance and stddev: count, sum, and sum of squares."""
 
     def lift(self, values: Sequence[pa.Array], at: Ints) -> Columns:
         value = values[0].cast(pa.float64(), safe=False)
         counts = pc.is_valid(value).cast(pa.int64())
-        return [counts, pc.fill_null(value, 0.0), pa.array(np.zeros(len(at)))]
+        return [counts, *(exact.lift(kind, value) for kind in (exact.SUMS, exact.SQUARES))]
 
     def merge(self, columns: Columns, rows: Grouping) -> Columns:
-        counts, means, squares = (column.to_numpy() for column in columns)
-        total = rows.sum(counts)
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean = rows.sum(counts * means) / np.maximum(total, 1)
-            if not (np.abs(mean) < _FAR).all():
-                mean = self._far_means(counts, means, total, rows)
-            apart = means - mean[rows.ids]
-            spread = rows.sum(squares + counts * apart * apart)
-        return [pa.array(total), pa.array(mean), pa.array(np.where(np.isnan(mean), np.nan, spread), from_pandas=False)]
-
-    def _far_means(self, counts: Ints, means: Floats, total: Ints, rows: Grouping) -> Floats:
-        """Means of values whose sum may exceed a float; NaN if one of the values is not finite.
-
-        The mean of equal values is exact: at this size, the square of an error in the last digit would exceed a float.
-        """
-        shares = means * (counts / np.maximum(total, 1)[rows.ids])
-        wild = rows.max(~np.isfinite(means))
-        added = rows.sum(np.where(wild[rows.ids], 0, shares))
-        least = rows.min(np.where(counts > 0, means, np.inf))
-        greatest = rows.max(np.where(counts > 0, means, -np.inf))
-        mean: Floats = np.where(wild, np.nan, np.where(total > 0, np.clip(added, least, greatest), 0.0))
-        return mean
+        counts, sums, squares = columns
+        return [
+            pa.array(rows.sum(counts.to_numpy())),
+            exact.merge(exact.SUMS, sums, rows),
+            exact.merge(exact.SQUARES, squares, rows),
+        ]
 
     def answers(self, columns: Columns) -> ColumnAnswers:
-        counts, squares = columns[0].to_numpy(), columns[2].to_numpy()
-        variance = squares / np.maximum(counts - 1, 1)
+        counts = columns[0].to_numpy()
+        variance = exact.variances(columns[1], columns[2], counts)
         answer = np.sqrt(variance) if isinstance(self.aggregate, StdDev) else variance
         return ColumnAnswers(_null_where(pa.array(answer), counts < 2))
 
@@ -416,7 +403,15 @@ def columnar(aggregate: Aggregate) -> Columnar:
     raise TypeError(f"{type(aggregate).__name__} has no columns; add it to panes.columns")
 
 
+def _signed(column: pa.Array, diffs: Ints) -> pa.Array:
+    if exact.is_exact(column.type):
+        return exact.signed(exact.kind_of(column.type), column, diffs)
+    return pc.if_else(pa.array(diffs < 0), pc.negate(column), column)
+
+
 def _zero(type: pa.DataType) -> pa.Scalar:
+    if exact.is_exact(type):
+        return exact.zero(type)
     return pa.scalar(Decimal(0) if types.is_decimal(type) else 0, type)
 
 

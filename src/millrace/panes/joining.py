@@ -20,7 +20,7 @@ from millrace.model.joining import LEFT, RIGHT, JoinSpec
 from millrace.panes.arms import Bools, Ints
 from millrace.panes.grouping import keep, pick
 from millrace.panes.netting import COUNT, netted, with_numbers
-from millrace.panes.sides import AT, DIFF, END, PARTNERS, SAID, START, Arrived, Side, array, has_key, numbers
+from millrace.panes.sides import AT, DIFF, END, PARTNERS, SAID, START, Arrived, Side, array, numbers
 from millrace.panes.store import Located, RowStore, stack
 
 _NOWHERE = Located(np.zeros(0, np.intp), np.zeros(0, np.intp))
@@ -125,7 +125,7 @@ class Joining:
                 self._add(work, side, come, found.sums, np.maximum(come.at, found.firsts))
                 return
             found = other.tallied(theirs, come.rows)
-            met = np.flatnonzero(found.some & has_key(theirs, other.keys))
+            met = np.flatnonzero(found.some)
             theirs, firsts = pick(theirs, met), found.firsts[met]
             self._meet(work, other, places.take(met), theirs, found.sums[met], np.maximum(numbers(theirs, AT), firsts))
         self._add(work, side, come, _zeros(come.rows), _zeros(come.rows))

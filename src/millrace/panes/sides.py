@@ -184,25 +184,24 @@ class Side:
 
     def near(self, come: Arrived, kept: RowStore) -> Located:
         """The kept rows of the other side among which the partners of the rows that arrived are, each once."""
-        return _under(self._asking(come)[1], kept)
+        return under(self._asking(come)[1], kept)
 
     def tallied(self, rows: pa.Table, others: pa.Table) -> Tally:
-        """The partners of rows of this side among rows of the other side."""
+        """The partners of rows of this side among rows of the other side, none of which has a NULL in its key."""
         on = [*self.keys, *(() if self.spec.windowing is None else (START,))]
         both = stack([rows.select(on), others.select(on)])
         ids = identify([as_compared(array(both, name)) for name in on], len(both)).ids
-        at, known = numbers(rows, AT), has_key(others, self.keys)
+        at = numbers(rows, AT)
         if self.spec.within is None:
             low, high = np.full(len(rows), BEGINNING_OF_TIME), np.full(len(rows), END_OF_TIME)
         else:
             low, high = at + self._bounds[0], at + self._bounds[1]
-        partners = ids[len(rows) :][known], numbers(others, AT)[known], numbers(others, COUNT)[known]
-        return tally(ids[: len(rows)], low, high, *partners)
+        return tally(ids[: len(rows)], low, high, ids[len(rows) :], numbers(others, AT), numbers(others, COUNT))
 
     def equal(self, come: Arrived, rows: npt.NDArray[np.intp], kept: RowStore) -> Found:
         """The kept rows of this side that equal these of the rows that arrived."""
         wanted = pick(come.rows, rows)
-        places = _under(wanted[HASH].to_numpy(), kept)
+        places = under(wanted[HASH].to_numpy(), kept)
         times = np.isin(kept.numbers(places, AT), numbers(wanted, AT))
         places = places.take(np.flatnonzero(times))
         for found in kept.take(places, self._exact):
@@ -228,7 +227,7 @@ class Side:
         return kept.where(masks) if any(mask.any() for mask in masks) else _NOWHERE
 
 
-def _under(hashes: Hashes, kept: RowStore) -> Located:
+def under(hashes: Hashes, kept: RowStore) -> Located:
     """The kept rows with one of these hashes, each once."""
     sought = np.unique(hashes)
     asked, places = kept.find(pa.table({HASH: pa.array(sought)}), [])

@@ -34,7 +34,7 @@ def from_whole(values: list[int], type: pa.DataType) -> pa.Array:
 
 def narrowed(column: pa.Array) -> tuple[Ints, Bools]:
     """The unscaled integers of decimals in 64 bits, and the mask of those that fit."""
-    words = _words(column)
+    words = words_of(column)
     values = words[:, 0].view(np.int64)
     signs = (values >> 63).view(np.uint64)
     fits = words[:, 1] == signs
@@ -45,7 +45,7 @@ def narrowed(column: pa.Array) -> tuple[Ints, Bools]:
 
 def whole(column: pa.Array, rows: npt.NDArray[np.intp]) -> list[int]:
     """The unscaled integers of the decimals in these rows, of any size."""
-    words = _words(column)[rows]
+    words = words_of(column)[rows]
     return [int.from_bytes(row.tobytes(), "little", signed=True) for row in words]
 
 
@@ -54,7 +54,7 @@ def sums(column: pa.Array, rows: Grouping) -> pa.Array:
     values, fits = narrowed(column)
     if fits.all() and _stays_narrow(values, rows):
         return widened(rows.sum(values))
-    words = _words(column)
+    words = words_of(column)
     low = rows.sum((words[:, 0] & _LAST).view(np.int64))
     middle = rows.sum((words[:, 0] >> _BITS).view(np.int64)) + (low >> 32)
     summed = np.empty((len(low), 2), np.int64)
@@ -99,7 +99,8 @@ def _stays_narrow(values: Ints, rows: Grouping) -> bool:
     return max(int(values.max()), -int(values.min())) * most < 2**63
 
 
-def _words(column: pa.Array) -> npt.NDArray[np.uint64]:
+def words_of(column: pa.Array) -> npt.NDArray[np.uint64]:
+    """The unscaled integers of decimals as words of 64 bits, lowest first, a row for each."""
     width = column.type.byte_width
     data = column.buffers()[1]
     if not len(column) or data is None:

@@ -49,8 +49,8 @@ class StageText:
 
     @property
     def names_event_time(self) -> bool:
-        """Whether it names its event time, so that elements of its sources need no `at`."""
-        return "event_time" in self.content
+        """Whether it names its event time, so that elements of its sources need no `at`; the sides of a join do."""
+        return "event_time" in self.content and self.join is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +163,10 @@ def _stage(content: object, where: str) -> StageText:
     return StageText(name, inputs, None, content)
 
 
-def _join(content: object, where: str) -> StagedJoin:
-    if not isinstance(content, Mapping):
-        raise refuse(f"{where}: the value must be a mapping with left:, right: and on:, not {content!r:.80}")
+def _join(given: object, where: str) -> StagedJoin:
+    if not isinstance(given, Mapping):
+        raise refuse(f"{where}: the value must be a mapping with left:, right: and on:, not {given!r:.80}")
+    content = {"on" if key is True else key: value for key, value in given.items()}  # YAML 1.1 reads `on` as true
     for key in content:
         if key not in JOIN:
             raise refuse_unknown("key", key, JOIN).about(where)
