@@ -1,0 +1,1 @@
+"""Nexmark: events of an auction site, and queries over them."""

@@ -39,7 +39,18 @@ HOT = 100
 """One in so many auctions, sellers and bidders is hot, while it is the newest such one."""
 
 STATES = ("AZ", "CA", "ID", "OR", "WA", "WY")
-CITIES = ("Phoenix", "Los Angeles", "San Francisco", "Boise", "Portland", "Bend", "Redmond", "Seattle", "Kent", "Cheyenne")
+CITIES = (
+    "Phoenix",
+    "Los Angeles",
+    "San Francisco",
+    "Boise",
+    "Portland",
+    "Bend",
+    "Redmond",
+    "Seattle",
+    "Kent",
+    "Cheyenne",
+)
 GIVEN = ("Ada", "Ben", "Clara", "Dan", "Edith", "Frank", "Grace", "Hugo", "Iris", "Jack", "Kay")
 FAMILY = ("Archer", "Brook", "Carter", "Dyer", "Fuller", "Mason", "Potter", "Sawyer", "Weaver")
 CHANNELS = ("Google", "Facebook", "Baidu", "Apple")

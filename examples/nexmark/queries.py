@@ -27,9 +27,7 @@ AUCTION = (
     "id BIGINT, item_name STRING, description STRING, initial_bid BIGINT, reserve BIGINT, date_time TIMESTAMP, "
     "expires TIMESTAMP, seller BIGINT, category BIGINT, extra STRING"
 )
-BID = (
-    "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, date_time TIMESTAMP, extra STRING"
-)
+BID = "auction BIGINT, bidder BIGINT, price BIGINT, channel STRING, url STRING, date_time TIMESTAMP, extra STRING"
 
 DELAY = "4s"
 """How far events are out of order."""
@@ -77,9 +75,7 @@ def q4_average_price_by_category(person: Stream, auction: Stream, bid: Stream) -
 
 def q5_hot_items(person: Stream, auction: Stream, bid: Stream) -> Stream:
     """The auctions with the most bids in the last 10 seconds, every 2 seconds."""
-    counted = once(
-        timed(bid).group_by("auction").window(window.sliding("10s", every="2s"))
-    ).aggregate(bids=agg.count())
+    counted = once(timed(bid).group_by("auction").window(window.sliding("10s", every="2s"))).aggregate(bids=agg.count())
     most = once(counted.window(window.fixed("2s"))).aggregate(bids=agg.max("bids"))
     return counted.select("auction", "bids", starts="window_start", ends="window_end").join(
         most.select("bids", ends="window_end"), on=("ends", "bids"), within=("0s", "0s")
@@ -179,7 +175,7 @@ def q17_auction_statistics(person: Stream, auction: Stream, bid: Stream) -> Quer
 
 
 def q18_last_bid(person: Stream, auction: Stream, bid: Stream) -> Query:
-    """The last bid of each user for each auction. Of two bids of the same millisecond, each column has the greater value."""
+    """The last bid of each user for each auction. Of equal times, a column has the greatest value."""
     return so_far(timed(bid).group_by("bidder", "auction")).aggregate(
         price=agg.last("price"), channel=agg.last("channel"), url=agg.last("url"), date_time=agg.max("date_time"),
         extra=agg.last("extra"),
@@ -187,7 +183,10 @@ def q18_last_bid(person: Stream, auction: Stream, bid: Stream) -> Query:
 
 
 def q19_top_bids(person: Stream, auction: Stream, bid: Stream) -> Stream:
-    """The ten highest bids for each auction, with their ranks. A bid is a text on the way; of equal prices, the greater."""
+    """The ten highest bids for each auction, with their ranks.
+
+    An aggregate chooses one value, so a bid is a text on the way. Of equal prices, the greater text is before.
+    """
     texts = bid.map(as_text, "id BIGINT, price BIGINT, made TIMESTAMP, bid STRING").event_time("made", delay=DELAY)
     top = so_far(texts.group_by("id")).aggregate(bids=agg.top_k("bid", 10, by="price"))
     return top.flat_map(ranks, "auction BIGINT, bidder BIGINT, price BIGINT, made TIMESTAMP, extra STRING, rank INT")
@@ -294,7 +293,9 @@ def outputs(person: Stream, auction: Stream, bid: Stream) -> Pipeline:
     return Pipeline(
         "nexmark",
         views={name: of for name, of in made.items() if isinstance(of, Query)},
-        sinks=[of.to(to_files(f".millrace/answers/{name}", "json")) for name, of in made.items() if isinstance(of, Stream)],
+        sinks=[
+            of.to(to_files(f".millrace/answers/{name}", "json")) for name, of in made.items() if isinstance(of, Stream)
+        ],
     )
 
 

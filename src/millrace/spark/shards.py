@@ -335,8 +335,9 @@ class Shard:
     def _passed_on(self, shard: int, number: int, after: Advanced, letters: list[dict[str, Any]]) -> Iterator[Message]:
         """What a stage sends to those that read its answers; the dead letters of these are added."""
         for edge in self._edges.get(number, ()):
-            # A batch gives the rows of the last answers, but aggregates all of them.
-            read = after.said if edge.is_stateless and self._last_only else after.changes
+            # A batch gives the rows of the last answers of a query, but aggregates all of them.
+            is_last = edge.is_stateless and self._last_only and isinstance(self._stages[number], StageShard)
+            read = after.said if is_last else after.changes
             taken = ChangesTaken() if read is None else edge.take(read, self._last_only)
             letters += taken.letters
             mark = {number: (after.figures.watermark, after.is_idle)}
