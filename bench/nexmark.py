@@ -74,7 +74,7 @@ def _beside(
         outs = {name: folder / f"{key} {name} {turn}" for name in rates}
         rates["ours"].append(_rate(_millrace(spark, case.query, folder, outs["ours"]), settings))
         if case.by_hand is None:
-            rates["theirs"].append(settings.events / _batch(spark, folder))
+            rates["theirs"].append(settings.events / _batch(spark, folder, outs["ours"]))
         else:
             rates["theirs"].append(_rate(_by_hand(spark, case.by_hand, folder, outs["theirs"]), settings))
             _compare(key, case, outs, settings)
@@ -125,8 +125,8 @@ def _by_hand(spark: SparkSession, job: Callable[[Frames], DataFrame], folder: Pa
     return ends[: FILES // PER_BATCH]  # the last one, without data, only closes windows
 
 
-def _batch(spark: SparkSession, folder: Path) -> float:
-    """The seconds of query 4 over all files."""
+def _batch(spark: SparkSession, folder: Path, ours: Path) -> float:
+    """The seconds of query 4 over all files. Refuses answers of the stream that differ."""
     own = spark.newSession()
     own.conf.set("spark.sql.shuffle.partitions", "2")
     began = time.monotonic()
@@ -137,8 +137,13 @@ def _batch(spark: SparkSession, folder: Path) -> float:
         .join(frames["bid"].alias("b"), f.expr("a.id = b.auction AND b.date_time BETWEEN a.date_time AND a.expires"))
     )
     final = pairs.groupBy("id", "category").agg(f.max("price").alias("final"))
-    final.groupBy("category").agg(f.avg("final").alias("average")).collect()
-    return time.monotonic() - began
+    rows = final.groupBy("category").agg(f.avg("final").alias("average")).orderBy("category").collect()
+    spent = time.monotonic() - began
+    answers = f"read_parquet('{ours / 'answers'}/**/*.parquet')"
+    left = f"SELECT category, average FROM {answers} GROUP BY ALL HAVING sum(diff) <> 0 ORDER BY category"
+    if duckdb.execute(left).fetchall() != [tuple(row) for row in rows]:
+        raise SystemExit("q4: the answers of the stream are not those of the batch")
+    return spent
 
 
 def _compare(key: str, case: Case, outs: Mapping[str, Path], settings: generator.Settings) -> None:

@@ -204,7 +204,7 @@ class _Maker:
 
     def _price(self) -> int:
         """Cents; as many prices have three digits as four, or eight."""
-        return round(10.0 ** (self._random.random() * 6.0) * 100.0)
+        return int(10.0 ** (self._random.random() * 6.0) * 100.0)
 
     def _letters(self, many: int) -> str:
         return "".join(self._random.choices(LETTERS, k=many))

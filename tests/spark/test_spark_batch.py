@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from documents import DOCUMENTS
-from millrace import MillraceError, Pipeline, PipelineError, agg, memory, on, table, window
+from millrace import MillraceError, Pipeline, PipelineError, agg, memory, on, table, to_function, window
 from millrace.model.duration import SECOND, to_datetime
 from millrace.model.query import Query
 from millrace.sources.memory import Happening, MemoryScript
@@ -75,6 +75,26 @@ def test_what_goes_by_order_of_arrival_keeps_it_within_a_partition(spark: SparkS
     path = agg.fold("v", "", lambda so_far, v: f"{so_far}{v}", type="STRING")
     query = EVENTS.group_by("k").window(window.count(4)).aggregate(path=path)
     assert on_spark(spark, query, ROWS) == on_reference(query, ROWS)
+
+
+def test_rows_of_a_join_of_streams_are_chosen_and_computed(spark: SparkSession) -> None:
+    others = memory("others", "k STRING, w BIGINT, then TIMESTAMP").event_time("then", delay="5s")
+    joined = TIMED.join(others, on="k", within=("0s", "1s")).where("v > 2").select("k", both="v + w")
+    rows = [{"k": "a", "w": 1, "then": to_datetime(20 * SECOND)}, {"k": "b", "w": 2, "then": to_datetime(21 * SECOND)}]
+    found = batch.collect(
+        spark,
+        Pipeline("p", sinks=[joined.to(to_function(lambda rows, batch: None, "pairs"))]),
+        scripts={"events": MemoryScript([Happening(ROWS)]), "others": MemoryScript([Happening(rows)])},
+    )
+    expected = [
+        (row["k"], row["v"] + other["w"], 1)
+        for row in ROWS
+        for other in rows
+        if row["k"] == other["k"] and 0 <= (other["then"] - row["at"]).total_seconds() <= 1 and (row["v"] or 0) > 2
+    ]
+    assert len(expected) > 1
+    (answers,) = (table for id, table in found.answers.items() if "pairs" in id)
+    assert sorted(tuple(row.values()) for row in answers.to_pylist()) == sorted(expected)
 
 
 @pytest.mark.parametrize("fuse", [True, False], ids=["fused", "native"])
