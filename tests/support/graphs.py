@@ -25,7 +25,7 @@ SOURCES = ("plays", "skips")
 _VALUES: tuple[Aggregate, ...] = (agg.count(), agg.sum("v"), agg.min("v"), agg.max("v"), agg.last("v"))
 _OTHERS: tuple[Aggregate, ...] = (
     agg.collect("v"), agg.collect_set("v"), agg.top_k("v", 2), agg.mean("v"), agg.first("v"), agg.count_if("v > 3"),
-    agg.second_moment("v"),
+    agg.second_moment("v"), agg.variance("v"), agg.stddev("v"),
 )  # fmt: skip
 _ROWS: tuple[Any, ...] = (
     lambda stream: stream,
