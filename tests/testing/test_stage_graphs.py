@@ -76,7 +76,7 @@ def test_the_pane_engine_says_what_the_reference_says(
 @pytest.mark.no_cover
 @examples(60)
 @given(
-    graphs(lasting=True, joins=False),
+    graphs(lasting=True),
     graph_rows(),
     st.lists(st.integers(1, 4), max_size=4),
     st.lists(st.integers(1, 4), max_size=4),
