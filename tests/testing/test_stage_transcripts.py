@@ -72,6 +72,8 @@ JOIN = "stages: [{name: both, join: {left: plays, right: skips, on: k, WITH}}]\n
         (f"stages: [{COUNTED}]\nsteps: [{{input: [1], expect: []}}]", "write expect as a step of its own"),
         (f"stages: [{COUNTED}]\nsteps: [{{expect: {{top: []}}}}]", "unknown stage 'top'"),
         (f"stages: [{COUNTED}]\nwatch: top\nsteps: []", "watch: unknown stage 'top'"),
+        (f"stages: [{COUNTED}]\nwatch: [[top]]\nsteps: []", "watch: unknown stage"),
+        (f"stages: [{COUNTED}]\nidle: 5s\nsteps: [{{watermark: 5}}]", "step 1: the watermark follows from the events"),
         (f"{BOTH}\nsteps: [{{expect: [{{n: 1}}]}}]", "0 stages are watched; name the stage"),
         (f"stages: [{COUNTED}]\nsteps: [{{expect: [{{m: 1}}]}}]", "unknown attribute 'm'"),
         (f"stages: [{COUNTED}]\nsteps: [{{expect: [{{at: 1}}]}}]", "unknown attribute 'at'"),
