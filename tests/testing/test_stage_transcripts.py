@@ -99,11 +99,6 @@ def test_a_mistake_gets_a_clear_message(text: str, says: str) -> None:
         assert says in verdict.failure
 
 
-def test_spark_refuses_stages_with_a_message() -> None:
-    verdict = check(Document("stages.yaml", 1, yaml.safe_load(f"stages: [{COUNTED}]\nsteps: []")), "spark-stream")
-    assert verdict.failure == "transcripts with stages do not run on spark-stream; run it on reference or panes"
-
-
 def test_columns_without_a_value_have_the_type_of_the_same_column_elsewhere() -> None:
     text = (
         "stages: [{name: all, input: [plays, skips], window: fixed(10s), aggregate: {n: count()}}]\n"
