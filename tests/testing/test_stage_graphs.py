@@ -91,6 +91,23 @@ def test_the_division_into_bundles_does_not_change_what_remains(
 
 @pytest.mark.no_cover
 @examples(60)
+@given(graphs(lasting=True), micro_batches_of_graphs())
+def test_what_is_taken_back_was_said_at_the_same_time(
+    stages: dict[str, Query | Stream], batches: list[MicroBatch]
+) -> None:
+    """Rule 3: a row with diff -1 is equal to one with diff +1 that is there, and has its event time."""
+    engine = columnar(stages)
+    there: Counter[str] = Counter()
+    for batch in [*batches, END]:
+        for name, said in run(engine, batch).items():
+            for each in said:
+                row = (each.key, each.window, dict(each.values)) if isinstance(each, Pane) else sorted(each.row.items())
+                there[repr((name, row, each.at))] += each.diff
+        assert not [row for row, many in there.items() if many < 0]
+
+
+@pytest.mark.no_cover
+@examples(60)
 @given(micro_batches_of_graphs(), lasting_triggers, lasting_triggers, lasting_triggers)
 def test_three_stages_leave_what_a_computation_from_scratch_gives(
     batches: list[MicroBatch], first: Any, second: Any, third: Any
