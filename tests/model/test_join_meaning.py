@@ -155,6 +155,14 @@ def test_14_late_rows_of_either_side_are_dropped_and_counted(start: Start) -> No
     assert join.dropped == (1, 2)
 
 
+def test_14_a_watermark_does_not_go_back(start: Start) -> None:
+    join = start(spec())
+    join.step([], [], (20, 20))
+    join.step([], [], (5, 5))
+    assert join.step([a(1, 19)], [b(1, 19)], (5, 5)) == []
+    assert join.dropped == (1, 1)
+
+
 def test_14_a_late_retraction_takes_nothing_back(start: Start) -> None:
     join = start(spec("left", within=(0, 100)))
     join.step([a(1, 10)], [], (20, 0))
