@@ -295,6 +295,11 @@ def test_16_equal_rows_of_a_semi_join_have_one_time(start: Start) -> None:
     assert shown(join.step([a(1, 3, -1), a(2, 3, -1)], [], NOW)) == [(1, 8, -1), (2, 5, -1)]
 
 
+def test_16_the_first_partner_of_a_semi_join_is_one_that_is_there(start: Start) -> None:
+    join = start(spec("semi"))
+    assert shown(join.step([a(1, 3)], [b(1, 4, -1), b(2, 6), b(3, 7)], NOW)) == [(1, 6, 1)]
+
+
 def test_16_anti_gives_rows_without_a_partner(start: Start) -> None:
     join = start(spec("anti"))
     assert join.step([a(1, 3), a(2, 3, key=None), a(3, 3, key="y")], [b(1, 4)], NOW) == []
