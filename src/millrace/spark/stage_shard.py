@@ -28,7 +28,7 @@ from millrace.spark.unanswered import letters_of
 class StageState:
     """The state of one stage in a shard, between two micro-batches."""
 
-    kept: StoredState
+    kept: StoredState[Any]
     progress: tuple[Progress, ...]
 
 
