@@ -155,6 +155,14 @@ def test_14_late_rows_of_either_side_are_dropped_and_counted(start: Start) -> No
     assert join.dropped == (1, 2)
 
 
+def test_14_a_watermark_does_not_go_back(start: Start) -> None:
+    join = start(spec())
+    join.step([], [], (20, 20))
+    join.step([], [], (5, 5))
+    assert join.step([a(1, 19)], [b(1, 19)], (5, 5)) == []
+    assert join.dropped == (1, 1)
+
+
 def test_14_a_late_retraction_takes_nothing_back(start: Start) -> None:
     join = start(spec("left", within=(0, 100)))
     join.step([a(1, 10)], [], (20, 0))
@@ -287,6 +295,11 @@ def test_16_equal_rows_of_a_semi_join_have_one_time(start: Start) -> None:
     assert shown(join.step([a(1, 3, -1), a(2, 3, -1)], [], NOW)) == [(1, 8, -1), (2, 5, -1)]
 
 
+def test_16_the_first_partner_of_a_semi_join_is_one_that_is_there(start: Start) -> None:
+    join = start(spec("semi"))
+    assert shown(join.step([a(1, 3)], [b(1, 4, -1), b(2, 6), b(3, 7)], NOW)) == [(1, 6, 1)]
+
+
 def test_16_anti_gives_rows_without_a_partner(start: Start) -> None:
     join = start(spec("anti"))
     assert join.step([a(1, 3), a(2, 3, key=None), a(3, 3, key="y")], [b(1, 4)], NOW) == []
@@ -369,7 +382,7 @@ def test_the_columns_of_the_result() -> None:
         ({"windowing": window.all_time()}, "keep all rows for ever"),
         ({"windowing": window.custom(lambda at, row: [])}, "cannot have custom windows"),
     ],
-    ids=str,
+    ids=lambda each: each if isinstance(each, str) else ", ".join(each),
 )
 def test_joins_without_a_meaning_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(PipelineError, match=message):

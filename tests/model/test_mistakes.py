@@ -305,7 +305,7 @@ def test_an_incomplete_view_is_named_where_it_was_begun() -> None:
 
 def test_a_plain_stream_is_no_view() -> None:
     with pytest.raises(PipelineError, match="is a stream without an aggregate"):
-        Pipeline("p", {"v": plays})  # type: ignore[dict-item]
+        Pipeline("p", {"v": plays})
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_a_plain_stream_is_no_view() -> None:
         (lambda: plays.wher("ms > 3"), "did you mean 'where'?"),  # type: ignore[attr-defined]
         (lambda: plays.group_by("user").event_time("at"), "has no event_time(); call it before .group_by()"),  # type: ignore[attr-defined]
         (lambda: hourly.agregate(), "did you mean 'aggregate'?"),  # type: ignore[attr-defined]
-        (lambda: hourly.aggregate(n=agg.count()).where("n > 3"), "a query has no where(); call it before .aggregate()"),  # type: ignore[attr-defined]
+        (lambda: hourly.aggregate(n=agg.count()).dedup("n"), "a query has no dedup(); call it before .aggregate()"),  # type: ignore[attr-defined]
         (lambda: hourly.aggregate(n=agg.count()).explian(), "did you mean 'explain'?"),  # type: ignore[attr-defined]
     ],
 )

@@ -127,7 +127,7 @@ class Stages:
                 rows = f"SELECT {ROW_NUMBER}, 0 AS {SIDE}, {columns} FROM {self._decoded}"
                 return Staged(rows, is_logged=self._is_logged) if own == source else None
             case AnswerStream() | JoinStream():
-                raise CannotFuseError("the answers of a query are not rows of a source")
+                return None  # another edge reads it
             case AnswerTime(parent=parent):
                 return self._stream(parent, source)
             case Union() as union:
