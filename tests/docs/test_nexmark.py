@@ -21,7 +21,7 @@ from millrace.spark import batch
 from nexmark import generator, queries
 from nexmark_sql import SQL
 
-EVENTS = generator.Settings(events=4_000, seed=3, rate=25, disorder=20)
+EVENTS = generator.Settings(events=3_000, seed=3, rate=25, disorder=20)
 BY_THE_CLOCK = "q12_bids_by_the_clock"
 SCHEMAS = {"person": queries.PERSON, "auction": queries.AUCTION, "bid": queries.BID}
 
@@ -68,7 +68,7 @@ def test_each_query_has_its_sql() -> None:
 
 def test_events_have_the_usual_proportions_and_depend_on_the_seed_only() -> None:
     made = list(generator.events(EVENTS))
-    assert Counter(kind for kind, _ in made) == {"person": 80, "auction": 240, "bid": 3680}
+    assert Counter(kind for kind, _ in made) == {"person": 60, "auction": 180, "bid": 2760}
     assert made == list(generator.events(EVENTS))
     other = generator.Settings(EVENTS.events, 4, EVENTS.rate, disorder=EVENTS.disorder)
     assert made != list(generator.events(other))
@@ -133,7 +133,7 @@ def test_a_stream_answers_as_spark_sql(
     spark: SparkSession, expected: Mapping[str, tuple[tuple[str, ...], Rows]], tmp_path: Path
 ) -> None:
     pipeline = pipeline_of(*(memory(kind, schema) for kind, schema in SCHEMAS.items()))
-    bundles = bundles_of(list(generator.events(EVENTS)), 4)
+    bundles = bundles_of(list(generator.events(EVENTS)), 3)
     batches = stream_run.run(spark, pipeline, tmp_path, scripts(bundles))
     said = [answers_of(answers) for _, answers in batches]
     for name, (columns, rows) in expected.items():
