@@ -162,7 +162,7 @@ def conversions() -> dict[str, str]:
             clicked.append((second + after, {"impression": f"i{number:03}"}))
     made: dict[str, str] = {}
     for name, events in (("impressions", seen), ("clicks", clicked)):
-        made |= held_up(name, chance, events, until=2 * 3600)
+        made |= held_up(name, chance, events, until=5400)
     return made
 
 

@@ -68,6 +68,11 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
         "select() drops or changes column 'at', which the event time needs",
     ),
     (
+        "event time changed",
+        lambda: timed.select("ms", at="at + INTERVAL 1 HOUR"),
+        "select() drops or changes column 'at', which the event time needs",
+    ),
+    (
         "event time replaced",
         lambda: timed.with_columns(at="at"),
         "with_columns() cannot replace column 'at', which is the event time",
@@ -317,7 +322,7 @@ def test_a_plain_stream_is_no_view() -> None:
         (lambda: plays.wher("ms > 3"), "did you mean 'where'?"),  # type: ignore[attr-defined]
         (lambda: plays.group_by("user").event_time("at"), "has no event_time(); call it before .group_by()"),  # type: ignore[attr-defined]
         (lambda: hourly.agregate(), "did you mean 'aggregate'?"),  # type: ignore[attr-defined]
-        (lambda: hourly.aggregate(n=agg.count()).where("n > 3"), "a query has no where(); call it before .aggregate()"),  # type: ignore[attr-defined]
+        (lambda: hourly.aggregate(n=agg.count()).dedup("n"), "a query has no dedup(); call it before .aggregate()"),  # type: ignore[attr-defined]
         (lambda: hourly.aggregate(n=agg.count()).explian(), "did you mean 'explain'?"),  # type: ignore[attr-defined]
     ],
 )
