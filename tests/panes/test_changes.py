@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 
 from changing import query, scripts
-from comparison import same
 from examples import examples
 from millrace import agg, on, window
 from millrace.model.changes import Change
@@ -34,11 +33,11 @@ def agree(fast: list[Pane], slow: list[Pane]) -> None:
     assert list(map(place, ours)) == list(map(place, theirs)), (fast, slow)
     for one, other in zip(ours, theirs, strict=True):
         for name, value in other.values.items():
-            assert same(value, one.values[name]), (name, value, one.values[name])
+            assert repr(value) == repr(one.values[name]), name  # sums of floats are exact too
 
 
 @pytest.mark.no_cover
-@examples(500)
+@examples(300)
 @given(scripts(), all_windows, triggers, modes, latenesses)
 def test_every_step_of_a_random_query_over_changes(
     happening: list[tuple[str, Any]], windowing: Any, trigger: Any, mode: str, lateness: str

@@ -8,10 +8,8 @@ values are merged by adding their counts, and a pair with count 0 vanishes.
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,8 +27,9 @@ from millrace.model.aggregate import (
     Variance,
 )
 from millrace.model.sketch import SecondMoment
+from millrace.panes import exact
 from millrace.panes.arms import Bools, Ints
-from millrace.panes.columns import ColumnAnswers, Columnar, Columns, columnar
+from millrace.panes.columns import ColumnAnswers, Columnar, Columns, Numbers, columnar
 from millrace.panes.floats import as_compared
 from millrace.panes.grouping import Grouping, group, identify, lengths, offsets
 
@@ -56,31 +55,45 @@ class OverChanges(Columnar):
 
 
 class Signed(OverChanges):
-    """count, count_if, and sum and mean of exact numbers: the partials over rows, negated for what is taken back."""
+    """count, count_if, sum, mean, variance, stddev: the partials over rows, negated for what is taken back."""
 
     @property
     def width(self) -> int:
         return self.aggregate.width
 
     def lift_changes(self, values: Sequence[pa.Array], at: Ints, diffs: Ints) -> Columns:
-        taken = diffs < 0
-        return [_negated(column, taken) for column in self.base.lift(values, at)]
+        return self._numbers.signed(self.base.lift(values, at), diffs)
 
     def merge(self, columns: Columns, rows: Grouping) -> Columns:
         return self.base.merge(columns, rows)
 
     def answers(self, columns: Columns) -> ColumnAnswers:
-        return self.base.answers(columns if isinstance(self.aggregate, Count) else self._divisible(*columns))
+        match self.aggregate:
+            case Mean():
+                return self.base.answers(self._divisible(*columns))
+            case Sum():
+                return self.base.answers([columns[0], _unless_nothing(*columns)])
+            case StdDev():
+                return self._rooted(columns)
+        return self.base.answers(columns)
 
     def _divisible(self, totals: pa.Array, counts: pa.Array) -> Columns:
-        """Signed sums and counts in the form of those over rows, in which a count of 0 stands for NULL."""
-        zero = pa.scalar(0).cast(totals.type)
-        if isinstance(self.aggregate, Mean):
-            below = counts.to_numpy() < 0
-            totals = pc.if_else(pc.equal(counts, 0), zero, totals)
-            return [_negated(totals, below), _negated(counts, below)]
-        nothing = pc.and_(pc.equal(counts, 0), pc.equal(totals, zero))
-        return [totals, pc.if_else(nothing, 0, 1).cast(pa.int64())]
+        """Sums and counts with the same quotients whose counts are not below 0. A sum without a count is 0."""
+        held = counts.to_numpy()
+        totals, counts = self._numbers.signed([totals, counts], np.where(held < 0, -1, 1))
+        return [*self.base.clear([totals], held == 0), counts]
+
+    def _rooted(self, columns: Columns) -> ColumnAnswers:
+        """Standard deviations; NULL for an increment with a negative variance."""
+        with np.errstate(invalid="ignore"):
+            found = self.base.answers(columns)
+        variances = exact.variances(columns[1], columns[2], columns[0].to_numpy())
+        return ColumnAnswers(pc.if_else(pa.array(variances < 0), pa.scalar(None, found.values.type), found.values))
+
+    @property
+    def _numbers(self) -> Numbers:
+        assert isinstance(self.base, Numbers)
+        return self.base
 
     def clear(self, columns: Columns, where: Bools) -> Columns:
         return self.base.clear(columns, where)
@@ -167,40 +180,12 @@ class Multiset(OverChanges):
         return copies
 
 
-class Weighed(Multiset):
-    """sum and mean of floats, variance and stddev: values with counts, which are computed anew for each answer.
-
-    So a value that was added and taken back leaves no rounding error. Counts below 0 count with their sign.
-    """
-
-    def answers(self, columns: Columns) -> ColumnAnswers:
-        many = len(columns[0])
-        lists, counts = columns[0], columns[1].flatten().to_numpy()
-        owners = np.repeat(np.arange(many, dtype=np.int64), lengths(lists))
-        values = lists.flatten().cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        total = _sums(owners, counts, many).astype(np.int64)
-        with np.errstate(over="ignore", invalid="ignore"):
-            sums = _sums(owners, counts * values, many)
-            if isinstance(self.aggregate, Sum):
-                signed = Signed(self.aggregate, self.base)
-                return signed.answers([pa.array(sums), pa.array(total)])
-            apart = values - (sums / np.maximum(total, 1))[owners]
-            squares = _sums(owners, counts * apart * apart, many)
-            below = squares < 0 if isinstance(self.aggregate, StdDev) else np.zeros(many, np.bool_)
-            squares[below], total[below] = 0, 0
-            return self.base.answers([pa.array(total), pa.array(total), pa.array(squares)])
-
-
 def over_changes(aggregate: Aggregate) -> OverChanges:
     """The columnar form of an aggregate over changes. `model.changes.check_over_changes` refuses the others."""
     base = columnar(aggregate)
     match aggregate:
-        case Sum() if aggregate.type in ("DOUBLE", "FLOAT"):
-            return Weighed(aggregate, base)
-        case Count() | Sum():
+        case Count() | Sum() | Variance():
             return Signed(aggregate, base)
-        case Variance():
-            return Weighed(aggregate, base)
         case SecondMoment():
             return SignedTable(aggregate, base)
         case Min() | First() | Collect() | TopK():
@@ -208,11 +193,10 @@ def over_changes(aggregate: Aggregate) -> OverChanges:
     raise TypeError(f"{aggregate} cannot take a contribution back")
 
 
-def _negated(column: pa.Array, where: Bools) -> pa.Array:
-    return pc.if_else(pa.array(where), pc.negate(column), column) if where.any() else column
-
-
-def _sums(owners: Ints, values: npt.NDArray[Any], many: int) -> npt.NDArray[np.float64]:
-    """The sum of the values of each owner; that of no values is 0.0."""
-    sums: npt.NDArray[np.float64] = np.bincount(owners, values, many).astype(np.float64)
-    return sums
+def _unless_nothing(totals: pa.Array, counts: pa.Array) -> pa.Array:
+    """0 if neither a sum nor a count remains, which stands for NULL, and 1 otherwise."""
+    if exact.is_exact(totals.type):
+        is_zero = pc.and_(pc.equal(totals.field("near"), 0), pc.equal(pc.list_value_length(totals.field("far")), 0))
+    else:
+        is_zero = pc.equal(totals, pa.scalar(0).cast(totals.type))
+    return pc.if_else(pc.and_(pc.equal(counts, 0), is_zero), 0, 1).cast(pa.int64())

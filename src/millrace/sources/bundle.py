@@ -58,6 +58,8 @@ class Times:
     before: int
     now: int
     watermark: int | None = None
+    sides: tuple[int, int] | None = None
+    """The watermarks of the sides of a join, if a script sets them."""
 
     @property
     def goes_back(self) -> bool:
@@ -68,10 +70,11 @@ class Times:
 def together(times: Sequence[Times]) -> Times:
     """The combined times of a micro-batch whose sources were planned at different moments."""
     mark = max((each.watermark for each in times if each.watermark is not None), default=None)
+    sides = next((each.sides for each in times if each.sides is not None), None)
     before, now = [each.before for each in times], [each.now for each in times]
     if any(each.goes_back for each in times):  # another source may follow the clock back one micro-batch later
-        return Times(max(before), min(now), mark)
-    return Times(min(before), max(now), mark)
+        return Times(max(before), min(now), mark, sides)
+    return Times(min(before), max(now), mark, sides)
 
 
 Position: TypeAlias = int | list[int]

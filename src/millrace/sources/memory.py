@@ -57,6 +57,11 @@ class MemoryScript:
         given = max(marks, default=None if self.derived else BEGINNING_OF_TIME)
         return Times(self._clocks[start], self._clocks[end], given)
 
+    def watermark(self, end: int) -> int:
+        """The watermark that the script has set up to a position."""
+        marks = [happening.watermark for happening in self.happenings[:end] if happening.watermark is not None]
+        return max(marks, default=BEGINNING_OF_TIME)
+
     def logged(self, number: int) -> int | None:
         """The log time of the rows of a happening, which arrive before its clock; None if the host's clock counts."""
         return self._clocks[number] if self.timed else None

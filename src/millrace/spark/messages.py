@@ -65,7 +65,7 @@ class TaskReport:
         seen = {node: [each.newest, each.closed, list(each.times.items())] for node, each in self.seen.items()}
         return json.dumps(
             {
-                "times": [self.times.before, self.times.now, self.times.watermark],
+                "times": [self.times.before, self.times.now, self.times.watermark, self.times.sides],
                 "seen": seen,
                 "arrived": {source: each.to_json() for source, each in self.arrived.items()},
                 "spent": self.spent,
@@ -83,7 +83,9 @@ class TaskReport:
         looked = {source: Looked(**each) for source, each in read["looked"].items()}
         arrived = {source: arrived_from_json(each) for source, each in read["arrived"].items()}
         marks = {int(stage): (at, is_idle) for stage, (at, is_idle) in read["marks"].items()}
-        return cls(Times(*read["times"]), seen, arrived, read["spent"], looked, marks, read["side"])
+        before, now, watermark, sides = read["times"]
+        times = Times(before, now, watermark, None if sides is None else (sides[0], sides[1]))
+        return cls(times, seen, arrived, read["spent"], looked, marks, read["side"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,6 +261,8 @@ class JoinShard:
         marks = {stage: mark for each in reports if each.side == side for stage, mark in each.marks.items()}
         if marks:
             is_idle, mark = all(idle for _, idle in marks.values()), least(list(marks.values()))
+        elif times.sides is not None:
+            is_idle, mark = False, times.sides[side]
         elif times.watermark is not None:
             is_idle, mark = False, times.watermark
         else:

@@ -6,7 +6,7 @@ so a repeated micro-batch reads the same records at the same time.
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from millrace.model.duration import END_OF_TIME, SECOND
-from millrace.model.stream import Source
+from millrace.model.joining import LEFT, RIGHT
+from millrace.model.stream import Source, Stream, sources
 from millrace.model.trigger import waits
+from millrace.plan.compile import source_id
 from millrace.plan.plan import Stage
 from millrace.sources.bundle import SourceFollower, Split, Times
 from millrace.sources.custom import CustomFollower
@@ -208,14 +210,27 @@ class Reader:
         return {n: at for n, at in times.items() if read & set(self._job.stages[n].inputs)}
 
     def _times(self, stage: Stage, start: dict[str, Any], end: dict[str, Any]) -> Times:
-        """The clock of a stage: that of its script, if it has one."""
+        """The clock of a stage, and its watermark: those of its scripts, if it has any."""
         for key in stage.inputs:
             reader = self._sources.get(key)
             if isinstance(reader, Scripted):
                 scripted = reader.script.times(self._position(key, start), self._position(key, end))
-                if scripted is not None:
+                if scripted is not None and reader.script.derived:
                     return scripted
+                if scripted is not None:
+                    marks = {side: self._set_by_scripts(stream, end) for side, stream in stage.own_streams}
+                    both = marks.get(LEFT, END_OF_TIME), marks.get(RIGHT, END_OF_TIME)
+                    return replace(scripted, watermark=min(marks.values()), sides=None if stage.join is None else both)
         return Times(end["now"] if start["now"] is None else start["now"], end["now"])
+
+    def _set_by_scripts(self, stream: Stream, end: dict[str, Any]) -> int:
+        """The least of the watermarks that the scripts of a stream have set."""
+        marks = []
+        for source in sources(stream):
+            reader = self._sources[source_id(source)]
+            assert isinstance(reader, Scripted), "all sources of a scripted stage are scripted"
+            marks.append(reader.script.watermark(self._position(source_id(source), end)))
+        return min(marks)
 
     def tasks_of_all(self) -> list[Task]:
         """The tasks of a batch: they read everything available, with the watermark at the end of time."""

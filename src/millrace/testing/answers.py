@@ -84,7 +84,7 @@ class Answers:
 
 def in_order(of: Query | Stream, rows: Iterable[Mapping[str, Any]]) -> list[Answer]:
     """The answers of one step as plain values, sorted."""
-    plain = [{name: _plain(value) for name, value in row.items()} for row in rows]
+    plain = [{name: plain_value(value) for name, value in row.items()} for row in rows]
     if not isinstance(of, Query):
         return sorted(plain, key=lambda row: [_rank(value) for value in row.values()])
     diff, _, index, _ = free_names(of.schema.names, PANE_COLUMNS)
@@ -140,12 +140,12 @@ def _rank(value: Any) -> tuple[int, Any]:
     return 1, repr(value) if isinstance(value, list | dict) else value
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """A value with all times in UTC and all sequences as lists."""
     if isinstance(value, datetime):
         return (value.replace(tzinfo=UTC) if value.tzinfo is None else value).astimezone(UTC)
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain_value(each) for each in value]
     if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: plain_value(each) for name, each in value.items()}
     return value

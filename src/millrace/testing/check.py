@@ -1,20 +1,20 @@
 """Runs transcripts: drives an engine through the steps and compares its panes."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from millrace.model.clock import after_step
-from millrace.model.errors import MillraceError, refuse
+from millrace.model.errors import MillraceError
 from millrace.model.pane import Pane
 from millrace.model.query import Query
 from millrace.model.reference import Reference
 from millrace.testing.engines import ENGINES, Engine
 from millrace.testing.matching import DifferenceError, attributes, differences, seconds
 from millrace.testing.stage_run import STAGES_ENGINES, run_stages
-from millrace.testing.stage_steps import has_stages, parse_stages_transcript
+from millrace.testing.stage_steps import StagesTranscript, has_stages, parse_stages_transcript
 from millrace.testing.transcript import (
     ClockStep,
     Document,
@@ -60,19 +60,32 @@ def check(document: Document, engine: str = "reference") -> Verdict:
     return next(check_all([document], engine))
 
 
-def _on_spark(documents: Sequence[Document], engine: str) -> dict[int, Engine | list[str] | Exception]:
+def _on_spark(documents: Sequence[Document], engine: str) -> dict[int, Any]:
     """Spark's results for each document that parses, all run together: an engine, the differences, or an error."""
-    from millrace.testing.spark_batch import differences  # these start Spark, which the other engines do not need
+    # These start Spark, which the other engines do not need.
+    from millrace.testing.spark_batch import differences
+    from millrace.testing.stages_on_spark import batch_differences, record_stages
     from millrace.testing.stream import record
 
-    transcripts = {}
+    queries: dict[int, Transcript] = {}
+    graphs: dict[int, StagesTranscript] = {}
     for number, document in enumerate(documents):
         # A document that must fail is not run on Spark; the reference checks that it fails.
-        if document.error is None and not has_stages(document):
+        if document.error is None:
             with suppress(MillraceError):  # the check of the document reports the error
-                transcripts[number] = parse_transcript(document)
-    run: Callable[..., Sequence[Any]] = record if engine == STREAM else differences
-    return dict(zip(transcripts, run(list(transcripts.values())) if transcripts else (), strict=True))
+                if has_stages(document):
+                    graphs[number] = parse_stages_transcript(document)
+                else:
+                    queries[number] = parse_transcript(document)
+    is_stream = engine == STREAM
+    ran: dict[int, Any] = {}
+    if queries:
+        results: Sequence[Any] = (record if is_stream else differences)(list(queries.values()))
+        ran |= zip(queries, results, strict=True)
+    if graphs:
+        results = (record_stages if is_stream else batch_differences)(list(graphs.values()))
+        ran |= zip(graphs, results, strict=True)
+    return ran
 
 
 def _verdict(document: Document, failure: str | None, line: int) -> Verdict:
@@ -88,11 +101,11 @@ def _verdict(document: Document, failure: str | None, line: int) -> Verdict:
     return Verdict(document, None if match else difference, line)
 
 
-def _failure(document: Document, engine: str, ran: Engine | list[str] | Exception | None) -> tuple[str | None, int]:
+def _failure(document: Document, engine: str, ran: Any) -> tuple[str | None, int]:
     """The failure, if any, and its line."""
     try:
         if has_stages(document):
-            _run_stages(document, engine)
+            _run_stages(document, engine, ran)
             return None, document.line
         transcript = parse_transcript(document)
         if isinstance(ran, Exception):
@@ -111,17 +124,18 @@ def _failure(document: Document, engine: str, ran: Engine | list[str] | Exceptio
     return None, document.line
 
 
-def _run_stages(document: Document, engine: str) -> None:
+def _run_stages(document: Document, engine: str, ran: Any) -> None:
     """Run a document with stages; one that must fail runs on the reference if the engine is Spark."""
     transcript = parse_stages_transcript(document)
-    known = engine if document.error is None else "reference"
-    if engine not in STAGES_ENGINES and known != "reference":
-        advice = f"run it on {' or '.join(STAGES_ENGINES)}"
-        raise refuse(f"transcripts with stages do not run on {engine}", advice=advice)
-    run_stages(transcript, STAGES_ENGINES.get(engine, STAGES_ENGINES["reference"])(transcript))
+    if isinstance(ran, Exception):
+        raise ran
+    if isinstance(ran, list):
+        _compare_batch(transcript, ran)
+    else:
+        run_stages(transcript, ran or STAGES_ENGINES.get(engine, STAGES_ENGINES["reference"])(transcript))
 
 
-def _compare_batch(transcript: Transcript, differing: list[str]) -> None:
+def _compare_batch(transcript: Transcript | StagesTranscript, differing: list[str]) -> None:
     if differing:
         lines = ["the answers differ from those of the reference", *differing]
         raise DifferenceError(len(transcript.steps), "the batch of all input", lines)
