@@ -429,8 +429,8 @@ def check_input(query: Query) -> None:
     if not query.reads_retractions:
         return
     if isinstance(query.windowing, CountWindow):
-        problem = f"{query.windowing} reads a query that takes answers back, and would have to number the others anew"
-        raise refuse(problem, advice=f"use windows of time, or {ANSWER_ONCE}")
+        advice = f"use windows of time, or {ANSWER_ONCE}"
+        raise refuse(f"{query.windowing} over answers that may be taken back", advice=advice)
     for computed in query.computed:
         check_over_changes(computed.aggregate, query.mode)
 
