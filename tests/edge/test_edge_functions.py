@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from comparison import said
 from examples import examples
-from millrace import agg, memory, on, window
+from millrace import Pipeline, agg, memory, on, window
 from millrace.edge.fused import Fused
 from millrace.model.arrow import arrow_schema
 from millrace.model.duration import END_OF_TIME, SECOND, to_datetime
@@ -19,7 +19,7 @@ from millrace.model.reference import Reference
 from millrace.model.stream import Stream
 from millrace.panes.advance import Panes, PaneState
 from millrace.plan.compile import stage_of
-from millrace.plan.explain import edge_as_text
+from millrace.plan.explain import explain
 from millrace.plan.plan import FusedEdge
 from millrace.spark.applying import after
 from millrace.spark.task import lifted
@@ -88,7 +88,7 @@ QUERIES = [make(stream) for make in (in_order, summed) for stream in (BEFORE, AF
 @examples(60)
 @given(bundles=st.lists(st.lists(rows, max_size=6), max_size=3), query=st.sampled_from(QUERIES))
 def test_a_fused_edge_with_functions_agrees_with_the_reference(bundles: list[list[Row]], query: Query) -> None:
-    assert edge_as_text(stage_of("v", query)).startswith("fused")
+    assert explain(Pipeline("p", {"v": query})).split("edge ")[1].strip().startswith("fused")
     fused, panes, state = Fused(query, SOURCE), Panes(query), PaneState()
     reference = Reference(query)
     for bundle in bundles:

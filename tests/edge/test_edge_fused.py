@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from comparison import said
 from examples import examples
-from millrace import PipelineError, agg, memory, on, percentile, punctuated, table, window
+from millrace import Pipeline, PipelineError, agg, memory, on, percentile, punctuated, table, window
 from millrace.edge.fused import Fused, columns_read
 from millrace.edge.tables import columns_of
 from millrace.model.arrow import arrow_type
@@ -25,8 +25,7 @@ from millrace.model.reference import Reference
 from millrace.model.stream import Source
 from millrace.model.watermark import coarse
 from millrace.panes.advance import Panes, PaneState
-from millrace.plan.compile import stage_of
-from millrace.plan.explain import edge_as_text
+from millrace.plan.explain import explain
 from millrace.sources.bundle import LOGGED
 from millrace.testing.engines import as_panes
 from strategies import bundles, rows, time_windows
@@ -124,7 +123,7 @@ def test_the_panes_of_fused_partials_are_the_reference_s(data: st.DataObject, wi
     ],
 )
 def test_what_is_fused_and_why_not(query: Query, reason: str) -> None:
-    assert edge_as_text(stage_of("view v", query)).startswith(reason)
+    assert explain(Pipeline("p", {"v": query})).split("edge ")[1].strip().startswith(reason)
 
 
 def test_a_row_without_a_value_is_not_passed_over() -> None:

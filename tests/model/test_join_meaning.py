@@ -155,6 +155,14 @@ def test_14_late_rows_of_either_side_are_dropped_and_counted(start: Start) -> No
     assert join.dropped == (1, 2)
 
 
+def test_14_a_watermark_does_not_go_back(start: Start) -> None:
+    join = start(spec())
+    join.step([], [], (20, 20))
+    join.step([], [], (5, 5))
+    assert join.step([a(1, 19)], [b(1, 19)], (5, 5)) == []
+    assert join.dropped == (1, 1)
+
+
 def test_14_a_late_retraction_takes_nothing_back(start: Start) -> None:
     join = start(spec("left", within=(0, 100)))
     join.step([a(1, 10)], [], (20, 0))
@@ -285,6 +293,11 @@ def test_16_equal_rows_of_a_semi_join_have_one_time(start: Start) -> None:
     join.step([], [b(2, 5)], NOW)
     assert shown(join.step([a(1, 3), a(1, 3), a(2, 3)], [], NOW)) == [(1, 8, 1), (1, 8, 1), (2, 5, 1)]
     assert shown(join.step([a(1, 3, -1), a(2, 3, -1)], [], NOW)) == [(1, 8, -1), (2, 5, -1)]
+
+
+def test_16_the_first_partner_of_a_semi_join_is_one_that_is_there(start: Start) -> None:
+    join = start(spec("semi"))
+    assert shown(join.step([a(1, 3)], [b(1, 4, -1), b(2, 6), b(3, 7)], NOW)) == [(1, 6, 1)]
 
 
 def test_16_anti_gives_rows_without_a_partner(start: Start) -> None:

@@ -310,7 +310,7 @@ def test_an_incomplete_view_is_named_where_it_was_begun() -> None:
 
 def test_a_plain_stream_is_no_view() -> None:
     with pytest.raises(PipelineError, match="is a stream without an aggregate"):
-        Pipeline("p", {"v": plays})  # type: ignore[dict-item]
+        Pipeline("p", {"v": plays})
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from millrace import Pipeline
 from millrace.eventlog.topics import Log
 from millrace.model.arrow import arrow_schema
 from millrace.model.connectors import Commit
+from millrace.model.refined import query_of
 from millrace.running.views import KeptViews
 from millrace.spark.answers import schema_of
 from millrace.testing import Reference
@@ -38,7 +39,7 @@ class Running:
     views: KeptViews = field(init=False)
 
     def __post_init__(self) -> None:
-        self.engine = Reference(self.pipeline.views["todo_items"])
+        self.engine = Reference(query_of(self.pipeline.views["todo_items"]))
         self.views = KeptViews(open_store(self.folder / "views.db"), self.pipeline)
 
     def step(self) -> None:
@@ -49,7 +50,7 @@ class Running:
             time.sleep(0.02)
         records = [json.loads(value) for value in log.read("todo", 0, self.read, end)["value"].to_pylist()]
         rows = [{**record, "at": datetime.fromisoformat(record["at"])} for record in records]
-        query = self.pipeline.views["todo_items"]
+        query = query_of(self.pipeline.views["todo_items"])
         panes = self.engine.micro_batch(rows, now=f"{self.batches + 1}s")
         answers = pa.Table.from_pylist([query.row(pane) for pane in panes], arrow_schema(schema_of(query)))
         self.views.write({"todo_items": answers}, Commit("todo", "one", self.batches), once=True)

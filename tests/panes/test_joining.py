@@ -96,7 +96,7 @@ def test_a_state_read_back_goes_on_as_if_nothing_had_happened(spec: JoinSpec, ha
         disk.update(changes.put)
         for name in changes.remove:
             del disk[name]
-        on_disk = blobs.read_join(disk.get, stale)
+        on_disk = blobs.read_as(JoinState, disk.get, stale)
         assert on_disk is not None
         stale = on_disk if number % 2 else stale
         restarted.state = on_disk.state

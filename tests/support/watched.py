@@ -50,7 +50,8 @@ TOTAL = _TIMED.window(window.all_time()).trigger(on.each()).retracting().aggrega
 VISITS = (
     _TIMED.group_by("user").window(window.session("30m")).trigger(on.each()).accumulating().aggregate(plays=agg.count())
 )
-PIPELINE = Pipeline("charts", {"hourly_plays": HOURLY, "total": TOTAL, "visits": VISITS})
+QUERIES = {"hourly_plays": HOURLY, "total": TOTAL, "visits": VISITS}
+PIPELINE = Pipeline("charts", QUERIES)
 LONG = "The Long Way Round the Mill Pond and Back Again Before the Rain (Live at the Weir, Remastered)"
 BAD = '{"user": "x", "at": "yesterday"}'
 REASON, HINT = "at is not TIMESTAMP", "write it as 2026-01-31T12:00:00Z"
@@ -103,7 +104,7 @@ class Project:
         """Commit answers to views, by name."""
         if self._views is None:
             self._views = KeptViews(open_store(self.folder / "views.db"), PIPELINE)
-        given = {name: answers(PIPELINE.views[name], rows.get(name, ())) for name in PIPELINE.views}
+        given = {name: answers(QUERIES[name], rows.get(name, ())) for name in PIPELINE.views}
         self._views.write(given, Commit("charts", "one", self.commits), once=True)
         self.commits += 1
 

@@ -9,7 +9,7 @@ knows which of its blobs are still valid.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,13 +32,13 @@ _NUMBERS: dict[type[Any], tuple[str, ...]] = {
 """The fields of a state that the header holds: a number, or one for each side of a join."""
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
-State: TypeAlias = PaneState | JoinState
+State = TypeVar("State", bound=PaneState | JoinState)
 Fetch: TypeAlias = Callable[[str], bytes | None]
 """Reads a blob by its name; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StoredState:
+class StoredState(Generic[State]):
     """A stored state, and the name of the write that each of its blobs is from."""
 
     state: State
@@ -53,7 +53,7 @@ class Changes:
     remove: tuple[str, ...]
 
 
-def write(before: StoredState | None, after: State, writing: str) -> tuple[StoredState, Changes]:
+def write(before: StoredState[State] | None, after: State, writing: str) -> tuple[StoredState[State], Changes]:
     """The changes that turn the blobs of one state into those of a later one; without `before`, all its blobs."""
     old = {} if before is None else dict(_segments(before.state))
     new = dict(_segments(after))
@@ -71,12 +71,12 @@ def write(before: StoredState | None, after: State, writing: str) -> tuple[Store
     return StoredState(after, writings), Changes(put, gone)
 
 
-def read(fetch: Fetch, known: StoredState | None = None) -> StoredState | None:
+def read(fetch: Fetch, known: StoredState[PaneState] | None = None) -> StoredState[PaneState] | None:
     """The stored panes, or None if there are none. Blobs of `known` that are still valid are not fetched."""
     return read_as(PaneState, fetch, known)
 
 
-def read_as(kind: type[State], fetch: Fetch, known: StoredState | None) -> StoredState | None:
+def read_as(kind: type[State], fetch: Fetch, known: StoredState[State] | None = None) -> StoredState[State] | None:
     """As `read`, for a state of this kind."""
     written = fetch(STATE)
     if written is None:

@@ -119,15 +119,16 @@ class Joining:
         other = self.right if side is self.left else self.left
         kept = work.stores[other.number]
         places = side.near(come, kept)
-        for theirs in kept.take(places):
+        for theirs in kept.take(places, [*other.keys, AT, COUNT, *(() if self.spec.windowing is None else (START,))]):
             if side is self.left:
                 found = side.tallied(come.rows, theirs)
                 self._add(work, side, come, found.sums, np.maximum(come.at, found.firsts))
                 return
             found = other.tallied(theirs, come.rows)
             met = np.flatnonzero(found.some)
-            theirs, firsts = pick(theirs, met), found.firsts[met]
-            self._meet(work, other, places.take(met), theirs, found.sums[met], np.maximum(numbers(theirs, AT), firsts))
+            for rows in kept.take(places.take(met)):
+                times = np.maximum(numbers(rows, AT), found.firsts[met])
+                self._meet(work, other, places.take(met), rows, found.sums[met], times)
         self._add(work, side, come, _zeros(come.rows), _zeros(come.rows))
 
     def _add(self, work: _Work, side: Side, come: Arrived, partners: Ints, told: Ints) -> None:

@@ -24,7 +24,8 @@ from millrace.plan.plan import Stage, StageInput
 from millrace.plan.stages import changes_edge
 from millrace.spark.answers import answers, schema_of
 from millrace.spark.messages import PARTIALS, ROWS, Message, TaskReport
-from millrace.spark.task import as_changes, by_key, by_shard, lifted, panes_of
+from millrace.spark.side_rows import as_changes, by_key
+from millrace.spark.task import by_shard, lifted, panes_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

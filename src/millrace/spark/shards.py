@@ -7,54 +7,33 @@ small read validates the cached version before reuse. A batch starts from nothin
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from millrace.model.arrow import arrow_schema
-from millrace.model.clock import after_step
-from millrace.model.duration import BEGINNING_OF_TIME
-from millrace.model.graph import join_watermark, least
-from millrace.model.joining import LEFT, RIGHT
-from millrace.model.trigger import Watermark, may_finish
-from millrace.model.watermark import Estimator, Progress, Seen, combine, follows_clock, next_idle
+from millrace.model.watermark import Progress
 from millrace.panes import blobs
 from millrace.panes.advance import PaneState
-from millrace.panes.blobs import Changes, StoredState, from_bytes, to_bytes
-from millrace.panes.grouping import identify
-from millrace.panes.joining import Joining, JoinState
-from millrace.panes.sides import AT
-from millrace.panes.store import RowStore, stack
-from millrace.plan.plan import Stage
-from millrace.sources.bundle import Times, together
-from millrace.spark.answers import schema_of
+from millrace.panes.blobs import Changes, to_bytes
+from millrace.panes.joining import JoinState
+from millrace.sources.bundle import Times
 from millrace.spark.changing import ChangesEdge, ChangesTaken
 from millrace.spark.crash import reach
-from millrace.spark.deduplicating import Deduplicating
 from millrace.spark.envelope import reported
 from millrace.spark.job import Job, PackedJob
-from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PANES, PARTIALS, ROWS, STATUS, Message, TaskReport
+from millrace.spark.join_shard import JoinShard
+from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PARTIALS, STATUS, Message, TaskReport
 from millrace.spark.progress import ShardStatus
-from millrace.spark.task import panes_of
-from millrace.spark.unanswered import letters_of
+from millrace.spark.stage_shard import Advanced, StageShard, StageState
 
 _TIME = "time"
 _SHARDS_CACHED = 64
 """The number of shards that a worker caches."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StageState:
-    """The state of one stage in a shard, between two micro-batches."""
-
-    kept: StoredState
-    progress: tuple[Progress, ...]
 
 
 class StateStore(Protocol):
@@ -76,198 +55,6 @@ class NoState:
 
     def write(self, stage: str, state: StageState, changes: Changes) -> None:
         """Store nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageFigures:
-    """The times and sizes of a stage of a shard after a micro-batch."""
-
-    watermark: int
-    now: int
-    groups: int
-    """The number of open (key, window) groups, or of rows that a join keeps."""
-    bytes: int
-    dropped: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Advanced:
-    """A stage of a shard after a micro-batch."""
-
-    state: PaneState | JoinState
-    figures: StageFigures
-    progress: tuple[Progress, ...]
-    said: pa.Table | None
-    """Its panes, or the rows of a plain stream; None if there are none."""
-    letters: list[dict[str, Any]]
-    errors: int
-    """Answers without a value, since the start."""
-    due: int | None
-    """The next instant of processing time at which the stage may answer without input; None if there is none."""
-    elements: int
-    """The elements of the micro-batch, with those that were too late."""
-    late: int
-    """The elements of the micro-batch that were too late; 0 if others are dropped with them."""
-    changes: pa.Table | None = None
-    """All its panes, for the stages that read them; None if there are none."""
-    before: int = 0
-    """The clock before the micro-batch."""
-    is_idle: bool = False
-    """Whether all its sources are idle."""
-
-
-class StageShard:
-    """One stage in one shard, ready to be advanced by messages."""
-
-    keeps = PaneState
-
-    def __init__(self, number: int, stage: Stage, last_only: bool) -> None:
-        """Prepare its panes. With `last_only`, it answers with the last pane of each key and window, as batches do."""
-        self.number, self.id, self._stage, self._last_only = number, stage.id, stage, last_only
-        self.says = ROWS if stage.query is None else PANES
-        self.is_output = stage.is_output
-        self._dedup = None if stage.dedup is None else Deduplicating(stage.id, stage.dedup)
-        self._panes = panes_of(stage)
-        self._estimators = stage.estimators()
-        trigger = None if stage.query is None else stage.query.trigger
-        self._drops_late_only = trigger is None or isinstance(trigger, Watermark) or not may_finish(trigger)
-        """Whether elements are dropped only because they are too late, not because the trigger has finished."""
-
-    def advance(self, before: StageState | None, messages: Sequence[Message]) -> Advanced:
-        """Advance the stage by the messages of all tasks, or of all shards of the stages that it reads."""
-        reports = [TaskReport.from_json(message.report or "") for message in messages]
-        times = together([each.times for each in reports])
-        state = PaneState(now=times.before) if before is None else before.kept.state
-        assert isinstance(state, PaneState)
-        progress = tuple(Progress(active=times.before) for _ in self._estimators) if before is None else before.progress
-        sent = [from_bytes(message.payload) for message in messages if message.payload is not None]
-        seen = [sum((each.seen[n] for each in reports if n in each.seen), Seen()) for n in range(len(self._estimators))]
-        letters: list[dict[str, Any]] = []
-        if self._dedup is not None:
-            passed = self._dedup.take(state, sent)
-            state, sent, letters = passed.state, passed.tables, passed.letters
-            seen = [passed.seen] if passed.seen is not None and self._estimators else seen
-        now = after_step(state.now, times.now if times.goes_back else max(state.now, times.now))
-        if now < state.now:
-            progress = tuple(each.moved_back(state.now - now) for each in progress)
-        observed = zip(self._estimators, progress, seen, strict=True)
-        progress = tuple(estimator.observe(so_far, bundle, now) for estimator, so_far, bundle in observed)
-        watermark = state.watermark if times.watermark is None else times.watermark
-        marks = {stage: mark for each in reports for stage, mark in each.marks.items()}
-        if marks:
-            watermark = least(list(marks.values()))
-        elif times.watermark is None and self._estimators:
-            watermark = combine(list(zip(self._estimators, progress, strict=True)), now)
-        elements, dropped = 0, state.dropped
-        if self._panes is None:
-            state, tables = replace(state, watermark=max(state.watermark, watermark), now=now), sent
-        else:
-            elements = sum(pc.sum(table["elements"]).as_py() or 0 for table in sent)
-            state, tables = self._panes.advance(state, stack(sent) if sent else None, watermark, now)
-        said = [table for table in tables if len(table)]
-        changes = stack(said) if said and self._stage.is_read else None
-        sources = list(zip(self._estimators, progress, strict=True))
-        is_idle = all(mark[1] for mark in marks.values()) if marks else follows_clock(sources, now)
-        unanswered, errors = letters_of(self._stage, state.failed), state.errors
-        if self._last_only:
-            said = [_last(stack(said), self._panes.keys)] if said and self._panes is not None else said
-            unanswered = list({letter["value"]: letter for letter in unanswered}.values())
-            errors = len(unanswered)
-        due = self._due(state, sources)
-        late = state.dropped - dropped if self._drops_late_only else 0
-        answer = stack(said) if said else None
-        letters += unanswered
-        figures = StageFigures(
-            state.watermark,
-            state.now,
-            len(state.groups),
-            _size(state.groups, state.arrivals, state.seen),
-            state.dropped,
-        )
-        return Advanced(
-            state, figures, progress, answer, letters, errors, due, elements, late, changes, times.before, is_idle
-        )
-
-    def _due(self, state: PaneState, sources: Sequence[tuple[Estimator, Progress]]) -> int | None:
-        if self._panes is None or self._last_only:
-            return None
-        found = [next_idle(sources, state.now), self._panes.due(state, follows_clock(sources, state.now))]
-        return min((instant for instant in found if instant is not None), default=None)
-
-
-def _last(said: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    """The last pane of each key and window; a retraction is no answer."""
-    same = identify([said[name].combine_chunks() for name in (*keys, "start", "end")], len(said))
-    last = said.take(pa.array(same.lasts))
-    return last.filter(pc.greater(last["diff"], 0))
-
-
-class JoinShard:
-    """A join of streams in one shard, ready to be advanced by messages."""
-
-    keeps = JoinState
-    says = ROWS
-
-    def __init__(self, number: int, stage: Stage) -> None:
-        """Prepare its engine."""
-        assert stage.join is not None
-        self.number, self.id, self.is_output, self._is_read = number, stage.id, stage.is_output, stage.is_read
-        self._joining, self._spec = Joining(stage.join.spec), stage.join.spec
-        self._estimators = [stage.estimators(side) for side in (LEFT, RIGHT)]
-        self._schema = arrow_schema(schema_of(stage.of))
-
-    def advance(self, before: StageState | None, messages: Sequence[Message]) -> Advanced:
-        """Advance the join by the messages of all tasks, and of all shards of the stages that it reads."""
-        reports = [TaskReport.from_json(message.report or "") for message in messages]
-        times = together([each.times for each in reports])
-        state = JoinState(now=times.before) if before is None else before.kept.state
-        assert isinstance(state, JoinState)
-        every = [*self._estimators[LEFT], *self._estimators[RIGHT]]
-        progress = tuple(Progress(active=times.before) for _ in every) if before is None else before.progress
-        now = after_step(state.now, times.now if times.goes_back else max(state.now, times.now))
-        if now < state.now:
-            progress = tuple(each.moved_back(state.now - now) for each in progress)
-        seen = [sum((each.seen[n] for each in reports if n in each.seen), Seen()) for n in range(len(every))]
-        observed = zip(every, progress, seen, strict=True)
-        progress = tuple(estimator.observe(so_far, bundle, now) for estimator, so_far, bundle in observed)
-        sources = list(zip(every, progress, strict=True))
-        split = len(self._estimators[LEFT])
-        given = sources[:split], sources[split:]
-        sides = [self._time(side, state, reports, given[side], times, now) for side in (LEFT, RIGHT)]
-        tables: tuple[list[pa.Table], list[pa.Table]] = [], []
-        for report, message in zip(reports, messages, strict=True):
-            if message.payload is not None:
-                tables[report.side].append(from_bytes(message.payload))
-        left, right = (pa.concat_tables(each).combine_chunks() if each else None for each in tables)
-        after, said = self._joining.advance(state, left, right, (sides[LEFT][0], sides[RIGHT][0]))
-        after = replace(after, now=now)
-        idle = sides[LEFT][1], sides[RIGHT][1]
-        kept = len(after.left) + len(after.right)
-        watermark, dropped = join_watermark(self._spec, after.watermarks, idle), sum(after.dropped)
-        figures = StageFigures(watermark, now, kept, _size(after.left, after.right), dropped)
-        elements = sum(len(table) for side in tables for table in side)
-        rows = said.drop_columns([AT]).rename_columns(self._schema.names).cast(self._schema) if len(said) else None
-        changes = said if len(said) and self._is_read else None
-        return Advanced(
-            after, figures, progress, rows, [], 0, next_idle(sources, now), elements, dropped - sum(state.dropped),
-            changes, times.before, all(idle),
-        )  # fmt: skip
-
-    def _time(
-        self, side: int, state: JoinState, reports: Sequence[TaskReport],
-        sources: Sequence[tuple[Estimator, Progress]], times: Times, now: int,
-    ) -> tuple[int, bool]:  # fmt: skip
-        """The watermark of a side, and whether it is idle; it then stays where it was, rule 15 of stages."""
-        marks = {stage: mark for each in reports if each.side == side for stage, mark in each.marks.items()}
-        if marks:
-            is_idle, mark = all(idle for _, idle in marks.values()), least(list(marks.values()))
-        elif times.sides is not None:
-            is_idle, mark = False, times.sides[side]
-        elif times.watermark is not None:
-            is_idle, mark = False, times.watermark
-        else:
-            is_idle, mark = follows_clock(sources, now), combine(sources, now) if sources else BEGINNING_OF_TIME
-        return (state.watermarks[side] if is_idle else mark), is_idle
 
 
 class Shard:
@@ -426,7 +213,3 @@ def _shard_of(packed: PackedJob, level: int) -> Shard:
 def _cached(run: str, level: int, shard: int) -> dict[str, StageState]:
     """The cached state of a shard in this worker, by stage."""
     return {}
-
-
-def _size(*stores: RowStore) -> int:
-    return sum(segment.rows.nbytes for store in stores for segment in store.segments)

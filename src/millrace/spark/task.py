@@ -23,22 +23,18 @@ from millrace.edge.records import RecordDecoder
 from millrace.edge.taken import Taken
 from millrace.formats.texts import SPACES
 from millrace.model.arrow import arrow_type
-from millrace.model.joining import JoinSpec
 from millrace.model.late import TooLate
 from millrace.model.query import Query
-from millrace.model.stream import EventTime, JoinStream, Source, Stream, event_times, find_event_time, sources
+from millrace.model.stream import EventTime, Source, Stream, event_times, sources
 from millrace.model.watermark import Seen
 from millrace.model.window import Custom
 from millrace.panes.advance import Panes
 from millrace.panes.arms import Ints
 from millrace.panes.blobs import to_bytes
 from millrace.panes.columns import RowsFailedError
-from millrace.panes.floats import as_compared
 from millrace.panes.hashing import hash_keys
 from millrace.panes.late import LateJudge
 from millrace.panes.lift import assigned, lift
-from millrace.panes.sides import AT as SIDE_AT
-from millrace.panes.sides import DIFF as SIDE_DIFF
 from millrace.panes.store import stack
 from millrace.plan.compile import why_lifted
 from millrace.plan.plan import Stage
@@ -47,6 +43,7 @@ from millrace.sources.bundle import LOGGED, Bundle, Split, Times
 from millrace.sources.looked import Looked, combined, look
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PARTIALS, ROWS, Message, TaskReport
+from millrace.spark.side_rows import by_key, side_rows, typed
 from millrace.spark.snapshots import read_snapshot
 
 DEDUP_SHARD = 0
@@ -409,37 +406,6 @@ def by_shard(
         yield Message(shard, number, sequence, PARTIALS, text, to_bytes(own) if len(own) else None)
 
 
-def side_rows(join: JoinStream, side: int, rows: pa.Table) -> pa.Table:
-    """Rows of a source as changes of a side of a join."""
-    event_time = find_event_time(join.sides[side])
-    assert event_time is not None
-    rows = rows.filter(rows[event_time.column].is_valid())  # others only close an epoch
-    at = rows[event_time.column].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-    return as_changes(join.spec, side, rows, at, pa.array(np.ones(len(rows), np.int8)))
-
-
-def as_changes(spec: JoinSpec, side: int, rows: pa.Table, at: pa.Array, diffs: pa.Array) -> pa.Table:
-    """Rows of a side of a join with their event times and diffs."""
-    columns = {column.name: _typed(rows[column.name], column.type) for column in spec.columns(side)}
-    return pa.table({**columns, SIDE_AT: at, SIDE_DIFF: diffs})
-
-
-def by_key(
-    spec: JoinSpec, number: int, sequence: int, changes: list[pa.Table], report: TaskReport, shards: int
-) -> Iterator[Message]:
-    """A message to each shard, with the changes of a side of a join that have its keys."""
-    text = report.to_json()
-    whole = pa.concat_tables(changes).combine_chunks() if changes else None
-    owners = None
-    if whole is not None:
-        keys = [as_compared(whole[name].combine_chunks()) for name in spec.on]
-        owners = hash_keys(keys, len(whole)) % np.uint64(shards)
-    for shard in range(shards):
-        own = None if whole is None else whole.filter(pa.array(owners == shard))
-        payload = None if own is None or not len(own) else to_bytes(own)
-        yield Message(shard, number, sequence, PARTIALS, text, payload)
-
-
 def lifted(panes: Panes, rows: pa.Table, diffs: Ints | None = None) -> tuple[pa.Table, dict[int, str]]:
     """The partials of unaggregated rows, and the rows for which a user's function has no value, with the reasons.
 
@@ -468,10 +434,10 @@ def _lifted(panes: Panes, rows: pa.Table, diffs: Ints | None) -> pa.Table:
     rows = rows.combine_chunks()
     at = rows["at"].to_numpy().astype(np.int64)
     keys = [
-        _typed(rows[key], query.stream.schema.type_of(name)) for key, name in zip(panes.keys, query.keys, strict=True)
+        typed(rows[key], query.stream.schema.type_of(name)) for key, name in zip(panes.keys, query.keys, strict=True)
     ]
     arguments = [
-        [_typed(rows[f"a{n}_{p}"], argument.type) for p, argument in enumerate(computed.arguments)]
+        [typed(rows[f"a{n}_{p}"], argument.type) for p, argument in enumerate(computed.arguments)]
         for n, computed in enumerate(query.computed)
     ]
     windows = None
@@ -486,9 +452,3 @@ def _lifted(panes: Panes, rows: pa.Table, diffs: Ints | None) -> pa.Table:
 def reader_of(packed: PackedJob, tables: tuple[tuple[str, str], ...]) -> FusedReader:
     """The fused edges of a job, with tables by the paths of their snapshots, cached in the worker."""
     return FusedReader(packed.job, {name: read_snapshot(path) for name, path in tables})
-
-
-def _typed(column: pa.ChunkedArray, type: str) -> pa.Array:
-    kind = arrow_type(type)
-    whole = column.combine_chunks()
-    return whole if kind is None else whole.cast(kind)

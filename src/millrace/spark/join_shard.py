@@ -1,0 +1,89 @@
+"""A join of streams in one shard, advanced by the messages of a micro-batch."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from millrace.model.arrow import arrow_schema
+from millrace.model.clock import after_step
+from millrace.model.duration import BEGINNING_OF_TIME
+from millrace.model.graph import join_watermark, least
+from millrace.model.joining import LEFT, RIGHT
+from millrace.model.watermark import Estimator, Progress, Seen, combine, follows_clock, next_idle
+from millrace.panes.blobs import from_bytes
+from millrace.panes.joining import Joining, JoinState
+from millrace.panes.sides import AT
+from millrace.plan.plan import Stage
+from millrace.sources.bundle import Times, together
+from millrace.spark.answers import schema_of
+from millrace.spark.messages import ROWS, Message, TaskReport
+from millrace.spark.stage_shard import Advanced, StageFigures, StageState, size_of
+
+
+class JoinShard:
+    """A join of streams in one shard, ready to be advanced by messages."""
+
+    keeps = JoinState
+    says = ROWS
+
+    def __init__(self, number: int, stage: Stage) -> None:
+        """Prepare its engine."""
+        assert stage.join is not None
+        self.number, self.id, self.is_output, self._is_read = number, stage.id, stage.is_output, stage.is_read
+        self._joining, self._spec = Joining(stage.join.spec), stage.join.spec
+        self._estimators = [stage.estimators(side) for side in (LEFT, RIGHT)]
+        self._schema = arrow_schema(schema_of(stage.of))
+
+    def advance(self, before: StageState | None, messages: Sequence[Message]) -> Advanced:
+        """Advance the join by the messages of all tasks, and of all shards of the stages that it reads."""
+        reports = [TaskReport.from_json(message.report or "") for message in messages]
+        times = together([each.times for each in reports])
+        state = JoinState(now=times.before) if before is None else before.kept.state
+        assert isinstance(state, JoinState)
+        every = [*self._estimators[LEFT], *self._estimators[RIGHT]]
+        progress = tuple(Progress(active=times.before) for _ in every) if before is None else before.progress
+        now = after_step(state.now, times.now if times.goes_back else max(state.now, times.now))
+        if now < state.now:
+            progress = tuple(each.moved_back(state.now - now) for each in progress)
+        seen = [sum((each.seen[n] for each in reports if n in each.seen), Seen()) for n in range(len(every))]
+        observed = zip(every, progress, seen, strict=True)
+        progress = tuple(estimator.observe(so_far, bundle, now) for estimator, so_far, bundle in observed)
+        sources = list(zip(every, progress, strict=True))
+        split = len(self._estimators[LEFT])
+        given = sources[:split], sources[split:]
+        sides = [self._time(side, state, reports, given[side], times, now) for side in (LEFT, RIGHT)]
+        tables: tuple[list[pa.Table], list[pa.Table]] = [], []
+        for report, message in zip(reports, messages, strict=True):
+            if message.payload is not None:
+                tables[report.side].append(from_bytes(message.payload))
+        left, right = (pa.concat_tables(each).combine_chunks() if each else None for each in tables)
+        after, said = self._joining.advance(state, left, right, (sides[LEFT][0], sides[RIGHT][0]))
+        after = replace(after, now=now)
+        idle = sides[LEFT][1], sides[RIGHT][1]
+        kept = len(after.left) + len(after.right)
+        watermark, dropped = join_watermark(self._spec, after.watermarks, idle), sum(after.dropped)
+        figures = StageFigures(watermark, now, kept, size_of(after.left, after.right), dropped)
+        elements = sum(len(table) for side in tables for table in side)
+        rows = said.drop_columns([AT]).rename_columns(self._schema.names).cast(self._schema) if len(said) else None
+        changes = said if len(said) and self._is_read else None
+        return Advanced(
+            after, figures, progress, rows, [], 0, next_idle(sources, now), elements, dropped - sum(state.dropped),
+            changes, times.before, all(idle),
+        )  # fmt: skip
+
+    def _time(
+        self, side: int, state: JoinState, reports: Sequence[TaskReport],
+        sources: Sequence[tuple[Estimator, Progress]], times: Times, now: int,
+    ) -> tuple[int, bool]:  # fmt: skip
+        """The watermark of a side, and whether it is idle; it then stays where it was, rule 15 of stages."""
+        marks = {stage: mark for each in reports if each.side == side for stage, mark in each.marks.items()}
+        if marks:
+            is_idle, mark = all(idle for _, idle in marks.values()), least(list(marks.values()))
+        elif times.sides is not None:
+            is_idle, mark = False, times.sides[side]
+        elif times.watermark is not None:
+            is_idle, mark = False, times.watermark
+        else:
+            is_idle, mark = follows_clock(sources, now), combine(sources, now) if sources else BEGINNING_OF_TIME
+        return (state.watermarks[side] if is_idle else mark), is_idle
