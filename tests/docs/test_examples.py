@@ -294,6 +294,8 @@ def test_the_top_ten_of_ten_minutes_are_ranked_early_and_corrected() -> None:
 def test_the_top_ten_are_right_after_every_micro_batch(engine: EngineName) -> None:
     parts = micro_batches(["hashtags", "hashtags_late"], 25)
     answers = run_script(example("top_topics"), scripted({"hashtags": parts}), engine=engine)
+    assert not answers.dead_letters
+    assert not any(answers.dropped.values())
     stand = Counter[Any]()
     for number, step in enumerate(answers.steps[:-1]):
         for row in step["top_topics"]:
@@ -341,6 +343,8 @@ def test_conversions_are_right_after_every_micro_batch(engine: EngineName) -> No
     topics = ("impressions", "clicks")
     given = {topic: micro_batches([topic, f"{topic}_late"], 15) for topic in topics}
     answers = run_script(example("ad_conversions"), scripted(given), engine=engine)
+    assert not answers.dead_letters
+    assert not any(answers.dropped.values())
     stand, turn = Counter[Any](), dict.fromkeys(topics, 0)
     for number, step in enumerate(answers.steps[:-1]):
         turn[topics[number % 2]] += 1
@@ -395,6 +399,8 @@ def test_the_mean_of_daily_maxima_counts_each_sensor_once() -> None:
 def test_daily_maxima_are_right_after_every_micro_batch(engine: EngineName) -> None:
     parts = micro_batches(["climate", "climate_late"], 25)
     answers = run_script(example("daily_peaks"), scripted({"climate": parts}), engine=engine)
+    assert not answers.dead_letters
+    assert not any(answers.dropped.values())
     stand = dict[Any, Any]()
     for number, step in enumerate(answers.steps[:-1]):
         for row in step["daily_peaks"]:
