@@ -17,7 +17,7 @@ from millrace.model.inputs import memory
 from millrace.model.query import Query
 from millrace.model.stream import Stream, reads_changes
 from millrace.model.trigger import Trigger
-from millrace.model.window import CountWindow, Global, Windowing
+from millrace.model.window import CountWindow, Global, Session, Windowing
 from strategies import KEYS, SCHEMA, all_windows, lasting_triggers, latenesses, modes, time_windows, triggers
 
 SOURCES = ("plays", "skips")
@@ -25,7 +25,7 @@ SOURCES = ("plays", "skips")
 _VALUES: tuple[Aggregate, ...] = (agg.count(), agg.sum("v"), agg.min("v"), agg.max("v"), agg.last("v"))
 _OTHERS: tuple[Aggregate, ...] = (
     agg.collect("v"), agg.collect_set("v"), agg.top_k("v", 2), agg.mean("v"), agg.first("v"), agg.count_if("v > 3"),
-    agg.second_moment("v"),
+    agg.second_moment("v"), agg.variance("v"), agg.stddev("v"),
 )  # fmt: skip
 _ROWS: tuple[Any, ...] = (
     lambda stream: stream,
@@ -75,6 +75,9 @@ def _queries(draw: st.DrawFn, stream: Stream, lasting: bool) -> Query:
     lateness = "1h" if lasting else draw(latenesses)
     # The answers of a micro-batch have no order, which windows of elements need.
     windows = time_windows if lasting or reads_changes(stream) else all_windows
+    if lasting and reads_changes(stream):
+        # A session keeps the bounds that answers gave it which are taken back, so bundles make a difference.
+        windows = windows.filter(lambda each: not isinstance(each, Session))
     windowing, mode = draw(windows), "retracting" if lasting else draw(modes | st.just("retracting"))
     stream = draw(st.sampled_from(_ROWS))(stream)
     try:
@@ -84,8 +87,9 @@ def _queries(draw: st.DrawFn, stream: Stream, lasting: bool) -> Query:
 
 
 @st.composite
-def _joins(draw: st.DrawFn, earlier: list[Stream]) -> Stream:
-    how = draw(st.sampled_from(["inner", "left", "right", "full", "semi", "anti"]))
+def _joins(draw: st.DrawFn, earlier: list[Stream], lasting: bool) -> Stream:
+    # The time of a row of a semi join is that of the partner that came first, so bundles make a difference.
+    how = draw(st.sampled_from(["inner", "left", "right", "full", "anti", *([] if lasting else ["semi"])]))
     sides: list[Stream] = []
     keyed = [each for each in earlier if "k" in each.schema]
     for number, prefix in enumerate(("l", "r")):
@@ -115,7 +119,7 @@ def _readable(of: Query | Stream) -> Stream | None:
 
 
 @st.composite
-def graphs(draw: st.DrawFn, lasting: bool = False, joins: bool = True) -> dict[str, Query | Stream]:
+def graphs(draw: st.DrawFn, lasting: bool = False) -> dict[str, Query | Stream]:
     """Two to four stages by name, each over sources or over stages before it; the last ones read others if they can.
 
     `lasting` ones lose nothing: their triggers do not finish, their lateness is great and their panes retract.
@@ -134,8 +138,8 @@ def graphs(draw: st.DrawFn, lasting: bool = False, joins: bool = True) -> dict[s
             read = read.union(draw(st.sampled_from(others))) if others else read
         if kind == "rows" and earlier:
             stages[f"stage{number}"] = draw(st.sampled_from(_ROWS[2:]))(draw(st.sampled_from(earlier)))
-        elif kind == "join" and joins:
-            stages[f"stage{number}"] = draw(_joins(earlier))
+        elif kind == "join":
+            stages[f"stage{number}"] = draw(_joins(earlier, lasting))
         else:
             stages[f"stage{number}"] = draw(_queries(read, lasting))
     return stages

@@ -76,7 +76,7 @@ def test_the_pane_engine_says_what_the_reference_says(
 @pytest.mark.no_cover
 @examples(60)
 @given(
-    graphs(lasting=True, joins=False),
+    graphs(lasting=True),
     graph_rows(),
     st.lists(st.integers(1, 4), max_size=4),
     st.lists(st.integers(1, 4), max_size=4),
@@ -87,6 +87,23 @@ def test_the_division_into_bundles_does_not_change_what_remains(
     """Rule 12 of transcripts, for stages: all watermarks come after all input."""
     divided = [[*(MicroBatch(bundle, {}, 0) for bundle in bundled(rows, sizes)), END] for sizes in (some, others)]
     assert net(reference(stages), divided[0]) == net(reference(stages), divided[1])
+
+
+@pytest.mark.no_cover
+@examples(60)
+@given(graphs(lasting=True), micro_batches_of_graphs())
+def test_what_is_taken_back_was_said_at_the_same_time(
+    stages: dict[str, Query | Stream], batches: list[MicroBatch]
+) -> None:
+    """Rule 3: a row with diff -1 is equal to one with diff +1 that is there, and has its event time."""
+    engine = columnar(stages)
+    there: Counter[str] = Counter()
+    for batch in [*batches, END]:
+        for name, said in run(engine, batch).items():
+            for each in said:
+                row = (each.key, each.window, dict(each.values)) if isinstance(each, Pane) else sorted(each.row.items())
+                there[repr((name, row, each.at))] += each.diff
+        assert not [row for row, many in there.items() if many < 0]
 
 
 @pytest.mark.no_cover

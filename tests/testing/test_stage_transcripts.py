@@ -72,6 +72,8 @@ JOIN = "stages: [{name: both, join: {left: plays, right: skips, on: k, WITH}}]\n
         (f"stages: [{COUNTED}]\nsteps: [{{input: [1], expect: []}}]", "write expect as a step of its own"),
         (f"stages: [{COUNTED}]\nsteps: [{{expect: {{top: []}}}}]", "unknown stage 'top'"),
         (f"stages: [{COUNTED}]\nwatch: top\nsteps: []", "watch: unknown stage 'top'"),
+        (f"stages: [{COUNTED}]\nwatch: [[top]]\nsteps: []", "watch: unknown stage"),
+        (f"stages: [{COUNTED}]\nidle: 5s\nsteps: [{{watermark: 5}}]", "step 1: the watermark follows from the events"),
         (f"{BOTH}\nsteps: [{{expect: [{{n: 1}}]}}]", "0 stages are watched; name the stage"),
         (f"stages: [{COUNTED}]\nsteps: [{{expect: [{{m: 1}}]}}]", "unknown attribute 'm'"),
         (f"stages: [{COUNTED}]\nsteps: [{{expect: [{{at: 1}}]}}]", "unknown attribute 'at'"),
@@ -95,11 +97,6 @@ def test_a_mistake_gets_a_clear_message(text: str, says: str) -> None:
         verdict = check(Document("mistake.yaml", 1, yaml.safe_load(text)), engine)
         assert verdict.failure is not None
         assert says in verdict.failure
-
-
-def test_spark_refuses_stages_with_a_message() -> None:
-    verdict = check(Document("stages.yaml", 1, yaml.safe_load(f"stages: [{COUNTED}]\nsteps: []")), "spark-stream")
-    assert verdict.failure == "transcripts with stages do not run on spark-stream; run it on reference or panes"
 
 
 def test_columns_without_a_value_have_the_type_of_the_same_column_elsewhere() -> None:

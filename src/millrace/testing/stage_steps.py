@@ -85,6 +85,7 @@ def parse_stages_transcript(document: Document) -> StagesTranscript:
     watermarks = Watermarks(parse_policy(content.get("watermarks", "delay(0s)")), content.get("idle"))
     stages = build_stages(texts, sources, watermarks, Place(document.file, document.line))
     watched = _watched(content, texts)
+    derived = "watermarks" in content or "idle" in content
     rows = {
         number: {name: _rows(each, sources[name], texts, number) for name, each in step.items()}
         for number, step in given.items()
@@ -92,7 +93,10 @@ def parse_stages_transcript(document: Document) -> StagesTranscript:
     steps = tuple(
         _step(step, number, rows[number], names, stages, watched) for number, step in enumerate(content["steps"], 1)
     )
-    return StagesTranscript(stages, watched, steps, derived="watermarks" in content or "idle" in content)
+    for number, step in enumerate(steps, 1):
+        if derived and isinstance(step, MicroBatch) and step.watermarks:
+            raise refuse(f"step {number}: the watermark follows from the events, because of watermarks: or idle:")
+    return StagesTranscript(stages, watched, steps, derived)
 
 
 def _watched(content: Mapping[str, Any], texts: Mapping[str, StageText]) -> tuple[str, ...]:
@@ -106,7 +110,7 @@ def _watched(content: Mapping[str, Any], texts: Mapping[str, StageText]) -> tupl
         ends = [name for name in texts if name not in read]
         named = named or (ends if len(ends) == 1 else [])
     for name in named:
-        if name not in texts:
+        if name not in tuple(texts):
             raise refuse_unknown("stage", name, texts).about("watch" if "watch" in content else "expect")
     return tuple(dict.fromkeys(named))
 
