@@ -21,13 +21,12 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from millrace import Pipeline
 from millrace.cli import app
 from millrace.eventlog.topics import Log
 from millrace.letters.box import box_of
 from millrace.running.load import load
 from millrace.running.status import all_under
-from millrace.testing import Script, run_script
+from millrace.testing import Answers, Script, run_script
 from millrace.testing.run import EngineName
 from millrace.views.store import open_store
 from postgres import Postgres
@@ -187,8 +186,15 @@ def scripted(given: dict[str, list[list[Record]]]) -> Script:
     return script.end()
 
 
-def example(name: str) -> Pipeline:
-    return load(EXAMPLES / f"{name}.py")
+def run_example(name: str, script: Script, engine: EngineName, request: pytest.FixtureRequest) -> Answers:
+    spark = request.getfixturevalue("spark") if engine == "spark" else None
+    return run_script(load(EXAMPLES / f"{name}.py"), script, engine, spark=spark)
+
+
+IN_MICRO_BATCHES = pytest.mark.parametrize(
+    ("engine", "many"), [("reference", 25), ("panes", 25), pytest.param("spark", 8, marks=pytest.mark.spark)]
+)
+"""Engines, and the number of micro-batches into which records are divided."""
 
 
 # --- Charts ---------------------------------------------------------------------------------------
@@ -290,10 +296,12 @@ def test_the_top_ten_of_ten_minutes_are_ranked_early_and_corrected() -> None:
     assert {row[0]: (*row[1:3], json.loads(row[3])) for row in asked(as_words(block[2])[-1])} == ranked(uses)
 
 
-@pytest.mark.parametrize("engine", ["reference", "panes"])
-def test_the_top_ten_are_right_after_every_micro_batch(engine: EngineName) -> None:
-    parts = micro_batches(["hashtags", "hashtags_late"], 25)
-    answers = run_script(example("top_topics"), scripted({"hashtags": parts}), engine=engine)
+@IN_MICRO_BATCHES
+def test_the_top_ten_are_right_after_every_micro_batch(
+    engine: EngineName, many: int, request: pytest.FixtureRequest
+) -> None:
+    parts = micro_batches(["hashtags", "hashtags_late"], many)
+    answers = run_example("top_topics", scripted({"hashtags": parts}), engine, request)
     assert not answers.dead_letters
     assert not any(answers.dropped.values())
     stand = Counter[Any]()
@@ -338,11 +346,13 @@ def test_impressions_find_their_clicks_within_an_hour_late_or_not() -> None:
     assert {row[:2]: row[2:5] for row in asked(sql)} == converted(seen, clicked)
 
 
-@pytest.mark.parametrize("engine", ["reference", "panes"])
-def test_conversions_are_right_after_every_micro_batch(engine: EngineName) -> None:
+@IN_MICRO_BATCHES
+def test_conversions_are_right_after_every_micro_batch(
+    engine: EngineName, many: int, request: pytest.FixtureRequest
+) -> None:
     topics = ("impressions", "clicks")
-    given = {topic: micro_batches([topic, f"{topic}_late"], 15) for topic in topics}
-    answers = run_script(example("ad_conversions"), scripted(given), engine=engine)
+    given = {topic: micro_batches([topic, f"{topic}_late"], many) for topic in topics}
+    answers = run_example("ad_conversions", scripted(given), engine, request)
     assert not answers.dead_letters
     assert not any(answers.dropped.values())
     stand, turn = Counter[Any](), dict.fromkeys(topics, 0)
@@ -355,7 +365,7 @@ def test_conversions_are_right_after_every_micro_batch(engine: EngineName) -> No
         assert {said: many for said, many in stand.items() if many} == dict.fromkeys(
             converted(seen, clicked).items(), 1
         )
-    assert turn == dict.fromkeys(topics, 15)
+    assert turn == dict.fromkeys(topics, many)
 
 
 def converted(impressions: list[Record], clicks: list[Record]) -> dict[Any, Any]:
@@ -395,10 +405,12 @@ def test_the_mean_of_daily_maxima_counts_each_sensor_once() -> None:
     assert {row[0]: row[1:5] for row in asked(sql)} == every != peaks_of(readings, newest(readings) - 10)
 
 
-@pytest.mark.parametrize("engine", ["reference", "panes"])
-def test_daily_maxima_are_right_after_every_micro_batch(engine: EngineName) -> None:
-    parts = micro_batches(["climate", "climate_late"], 25)
-    answers = run_script(example("daily_peaks"), scripted({"climate": parts}), engine=engine)
+@IN_MICRO_BATCHES
+def test_daily_maxima_are_right_after_every_micro_batch(
+    engine: EngineName, many: int, request: pytest.FixtureRequest
+) -> None:
+    parts = micro_batches(["climate", "climate_late"], many)
+    answers = run_example("daily_peaks", scripted({"climate": parts}), engine, request)
     assert not answers.dead_letters
     assert not any(answers.dropped.values())
     stand = dict[Any, Any]()
