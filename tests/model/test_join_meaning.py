@@ -382,7 +382,7 @@ def test_the_columns_of_the_result() -> None:
         ({"windowing": window.all_time()}, "keep all rows for ever"),
         ({"windowing": window.custom(lambda at, row: [])}, "cannot have custom windows"),
     ],
-    ids=str,
+    ids=lambda each: each if isinstance(each, str) else ", ".join(each),
 )
 def test_joins_without_a_meaning_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(PipelineError, match=message):

@@ -20,7 +20,7 @@ from millrace.model.pipeline import FunctionSink, Output, Pipeline
 from millrace.model.query import Query, of_sources, streams_of
 from millrace.model.reference import Reference
 from millrace.model.rows import RowDeadLetter
-from millrace.model.stream import JoinStream, Source, Stream, sources
+from millrace.model.stream import JoinStream, Source, Stream, reads_changes, sources
 from millrace.model.window import Row
 from millrace.plan.compile import sink_id
 from millrace.sources.memory import Happening, MemoryScript
@@ -173,9 +173,11 @@ def _pipeline(transcripts: Sequence[StagesTranscript]) -> Pipeline:
 def _said(of: Query | Stream, answers: pa.Table) -> list[Pane | Change]:
     if isinstance(of, Query):
         return list(panes_of(of, answers))
-    diff = answers.column_names[len(of.schema.names)]
-    names = of.schema.names
-    return [Change({name: row[name] for name in names}, 0, row[diff]) for row in answers.to_pylist()]
+    names, rows = of.schema.names, answers.to_pylist()
+    if not reads_changes(of):  # rows of a source
+        return [Change(row, 0) for row in rows]
+    diff = answers.column_names[len(names)]
+    return [Change({name: row[name] for name in names}, 0, row[diff]) for row in rows]
 
 
 def _happening(step: MicroBatch, source: str) -> Happening:
