@@ -7,7 +7,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import engine, ingest, live, logs, nexmark, peers, pure, stores
+from bench import engine, ingest, live, logs, nexmark, peers, pure, stages, stores
 from bench.figures import Figure
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
@@ -20,6 +20,7 @@ _PARTS = {
     "engine": engine.run,
     "growth": engine.run_growth,
     "nexmark": nexmark.run,
+    "stages": stages.run,
     "logs": logs.run,
     "stores": stores.run,
     "ingest": ingest.run,

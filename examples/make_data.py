@@ -150,6 +150,45 @@ def transfers() -> dict[str, str]:
     return {name: "".join(json.dumps(each) + "\n" for each in records) for name, records in texts.items()}
 
 
+def conversions() -> dict[str, str]:
+    """Three hours of impressions, and clicks on some of them; a click after more than an hour does not count."""
+    chance, seen, clicked = Random(8), Events(), Events()
+    rates = {"spring": 0.1, "bicycles": 0.3, "tea": 0.5}
+    for number in range(300):
+        second, campaign = chance.uniform(0, 3 * 3600), chance.choice(list(rates))
+        seen.append((second, {"impression": f"i{number:03}", "campaign": campaign}))
+        if chance.random() < rates[campaign]:
+            after = chance.uniform(5, 1200) if chance.random() < 0.8 else chance.uniform(1200, 5400)
+            clicked.append((second + after, {"impression": f"i{number:03}"}))
+    made: dict[str, str] = {}
+    for name, events in (("impressions", seen), ("clicks", clicked)):
+        made |= held_up(name, chance, events, until=5400)
+    return made
+
+
+def climate() -> dict[str, str]:
+    """Five days of six sensors; some read every hour, others every third. Days get warmer."""
+    chance, events = Random(9), Events()
+    for number in range(1, 7):
+        for hour in range(number, 5 * 24, 1 if number % 2 else 3):
+            warm = 20 + hour / 24 + number + 4 * (hour % 24 < 5)  # the first hours are those after noon
+            events.append((hour * 3600, {"sensor": f"s{number}", "celsius": round(warm + chance.uniform(-2, 2), 1)}))
+    return files("climate", chance, events, until=3.4 * 24 * 3600)
+
+
+def held_up(name: str, chance: Random, events: Events, until: float) -> dict[str, str]:
+    """Two files by the time of arrival: one record in six arrives up to 50 minutes late, others within seconds."""
+    arrived = [
+        (
+            second + (chance.uniform(600, 3000) if chance.random() < 1 / 6 else chance.uniform(0, 8)),
+            line(second, fields),
+        )
+        for second, fields in events
+    ]
+    parts = ([text for at, text in sorted(arrived) if (at < until) == first] for first in (True, False))
+    return {f"{each}.json": "".join(part) for each, part in zip((name, f"{name}_late"), parts, strict=True)}
+
+
 def files(name: str, chance: Random, events: Events, until: float, timed: bool = True) -> dict[str, str]:
     """The first file, up to a time, and the late one: what is after it, and one in twelve of those before.
 
@@ -176,7 +215,7 @@ def line(second: float, fields: dict[str, Any]) -> str:
 def make() -> dict[str, str]:
     """What each file holds."""
     made: dict[str, str] = {}
-    for kind in (ads, plays, hashtags, page_views, payments, readings, access, transfers):
+    for kind in (ads, plays, hashtags, page_views, payments, readings, access, transfers, conversions, climate):
         made |= kind()
     return made
 

@@ -1,6 +1,5 @@
 """The examples, by the commands that their docstrings say, against answers computed in plain Python."""
 
-import ast
 import csv
 import json
 import os
@@ -20,35 +19,32 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from millrace.cli import app
+from example_runs import (
+    DATA,
+    EXAMPLES,
+    HOUR,
+    MINUTE,
+    Record,
+    as_words,
+    asked,
+    blocks,
+    by,
+    do,
+    newest,
+    sent,
+    shown,
+    try_in,
+)
 from millrace.eventlog.topics import Log
 from millrace.letters.box import box_of
 from millrace.running.status import all_under
 from millrace.views.store import open_store
 from postgres import Postgres
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-DATA = EXAMPLES / "data"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "make_data")
-MINUTE, HOUR = 60, 3600
 
-Record: TypeAlias = dict[str, Any]
 Typed: TypeAlias = tuple[Path, subprocess.Popen[str]]
 """Where commands run, and what runs them."""
-
-
-def blocks(example: str) -> list[list[str]]:
-    """The commands in the docstring of an example, as they are written, in groups with words between them."""
-    found: list[list[str]] = [[]]
-    text = ast.get_docstring(ast.parse((EXAMPLES / f"{example}.py").read_text(encoding="utf-8")))
-    for line in (text or "").splitlines():
-        if line.startswith("        "):
-            found[-1][-1] += f"\n{line}"
-        elif line.startswith("    "):
-            found[-1].append(line.strip())
-        elif line and found[-1]:
-            found.append([])
-    return [block for block in found if block]
 
 
 def test_each_example_is_described() -> None:
@@ -64,16 +60,6 @@ def test_the_records_are_what_the_script_makes() -> None:
 
 
 # --- Commands -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to try the examples in, as if it were the root of the repository."""
-    (tmp_path / "examples").symlink_to(EXAMPLES)
-    monkeypatch.chdir(tmp_path)
-    for name in ("MILLRACE_LOG", "MILLRACE_STORE"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
 
 
 @pytest.fixture(scope="module")
@@ -94,56 +80,9 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
 
 
 @pytest.fixture
-def on_spark(here: Path, typed: Typed, one_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def on_spark(tmp_path: Path, typed: Typed, one_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands run in this process, on the one Spark of all tests."""
-    monkeypatch.setattr(sys, "path", [*sys.path])  # to run a file adds its folder
-    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-
-
-def do(commands: Iterable[str]) -> None:
-    for command in commands:
-        if command.startswith("millrace "):
-            assert not app(as_words(command)[1:], standalone_mode=False), command
-        else:
-            subprocess.run(command, shell=True, check=True, stdout=subprocess.DEVNULL)
-
-
-def as_words(command: str) -> list[str]:
-    """What a shell makes of it."""
-    told = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], check=True, stdout=subprocess.PIPE, text=True)
-    return told.stdout.split("\0")[:-1]
-
-
-def asked(sql: str) -> list[tuple[Any, ...]]:
-    with closing(open_store(os.environ.get("MILLRACE_STORE", ".millrace/views.db"))) as store:
-        return store.query(sql).rows
-
-
-# --- Records, and windows computed from them ------------------------------------------------------
-
-
-def sent(*files: str) -> list[Record]:
-    """The records of some files, with their time in seconds."""
-    lines = [json.loads(line) for name in files for line in (DATA / f"{name}.json").read_text().splitlines()]
-    return [{**line, "at": int(datetime.fromisoformat(line["at"]).timestamp())} for line in lines]
-
-
-def shown(second: int) -> str:
-    """A time as the store shows it."""
-    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M:%S}.000000Z"
-
-
-def newest(records: Iterable[Record]) -> int:
-    return max(int(record["at"]) for record in records)
-
-
-def by(records: Iterable[Record], key: Callable[[Record], Iterable[Any]]) -> dict[Any, list[Record]]:
-    """The records of each of the keys that a record has."""
-    found = defaultdict(list)
-    for record in records:
-        for each in key(record):
-            found[each].append(record)
-    return found
+    try_in(tmp_path, monkeypatch)
 
 
 def slides(at: int, size: int, every: int) -> Iterator[int]:

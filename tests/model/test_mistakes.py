@@ -68,6 +68,11 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
         "select() drops or changes column 'at', which the event time needs",
     ),
     (
+        "event time changed",
+        lambda: timed.select("ms", at="at + INTERVAL 1 HOUR"),
+        "select() drops or changes column 'at', which the event time needs",
+    ),
+    (
         "event time replaced",
         lambda: timed.with_columns(at="at"),
         "with_columns() cannot replace column 'at', which is the event time",

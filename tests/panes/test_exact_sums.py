@@ -135,6 +135,14 @@ def test_the_edge_the_panes_and_the_reference_agree_to_the_last_bit(kind: str, d
             assert name == "twice" or bits(answer) == bits(expected[name])
 
 
+def test_rows_are_lifted_if_another_aggregate_has_no_sql() -> None:
+    source = memory("input", "v DOUBLE")
+    query = source.window(window.all_time()).aggregate(sum=agg.sum("v"), median=agg.approx_quantile("v", 0.5))
+    fused = Fused(query, source)
+    assert fused.lifts
+    assert fused.take(pa.table({"v": [0.1, 1e-30]})).rows["a0_0"].to_pylist() == [0.1, 1e-30]
+
+
 @pytest.mark.parametrize("aggregate", ALL, ids=str)
 def test_values_at_the_limits_of_what_is_near(aggregate: Aggregate) -> None:
     fast = fast_of(aggregate)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from comparison import same
+from doubles import answers
 from examples import examples
 from millrace import agg, memory, window
 from millrace.edge.fused import Fused
@@ -132,6 +133,12 @@ def exactly(values: list[Any], name: str) -> Decimal:
     return Context(prec=60).divide(Decimal(total.numerator), Decimal(total.denominator))
 
 
+def adds_up(values: list[Any]) -> bool:
+    """Whether Spark's sum of doubles is finite in any order, or a value is not finite."""
+    sizes = [abs(value) for value in values if value is not None]
+    return math.isfinite(sum(sizes)) or not all(map(math.isfinite, sizes))
+
+
 def agrees(ours: Any, theirs: Any, name: str) -> bool:
     if isinstance(ours, list):
         return len(ours) == len(theirs) and all(
@@ -176,6 +183,8 @@ def test_answers_are_those_of_spark(spark: SparkSession, kind: str) -> None:
                 ours = found.get(row["g"], "no answer")
                 values = [each["v"] for each in rows if each["g"] == row["g"]]
                 theirs = exactly(values, name) if no_answer and ours != "no answer" else row[name]
+                if name in ("sum", "mean") and kind in ("FLOAT", "DOUBLE") and not adds_up(values):
+                    theirs = answers([value for value in values if value is not None])[name]  # Spark's overflows
                 if (ours != "no answer" or not no_answer) and not agrees(ours, theirs, name):
                     wrong.append(f"{name} of {values} on {engine}: {ours}, in Spark {row[name]}")
     assert wrong == []

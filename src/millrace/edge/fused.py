@@ -55,6 +55,8 @@ from millrace.sources.bundle import LOGGED
 
 IsLate: TypeAlias = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
 """Which slices are too late."""
+Finished: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], Callable[[Columns], Columns]]
+"""Columns of a statement, and the partial columns that a function makes of them."""
 
 _NEWEST, _CLOSED = "__newest", "__closed"
 _MOST_TIMES = 4096
@@ -96,8 +98,7 @@ class Fused:
         self._is_numbered = numbered
         self._marked: Staged | None = None
         """The query whose rows may be marked as bad; None if no expression can fail."""
-        self._finished: list[tuple[tuple[str, ...], tuple[str, ...], Callable[[Columns], Columns]]] = []
-        """The columns of the statement from which a function makes partial columns."""
+        self._finished: list[Finished] = []
         self._sliced = ""
         """For partials: the query for the number and the slice of each row; it is NULL for a row that is in none."""
         if not isinstance(of, Query):
@@ -285,12 +286,13 @@ class Fused:
         timed = _timed(event_time, staged, is_checked=not self._tells)
         argued, computed = self._argued(query, timed)
         partials: list[str] = []
+        finished: list[Finished] = []
         near: dict[str, str] = {}
         for each, names in zip(computed, query.partial_columns, strict=True):
             written, given = partials_of(each, near), names
             if written.finish is not None:
                 given = tuple(f"__{names[0]}_{number}" for number in range(len(written.sql)))
-                self._finished.append((given, names, written.finish))
+                finished.append((given, names, written.finish))
             partials += [f"{sql} AS {name}" for sql, name in zip(written.sql, given, strict=True)]
         slice_ = slice_of(query.windowing)
         tells = self._tells and isinstance(event_time, EventTime)
@@ -302,7 +304,7 @@ class Fused:
             closes = isinstance(event_time.estimator.policy, Punctuated)
             closed = f"max({_CLOSED})" if closes else "CAST(NULL AS BIGINT)"
             partials += [f"max({AT}) AS {_NEWEST}", f"{closed} AS {_CLOSED}"]
-        self._marked = argued if argued.is_marked else None
+        self._marked, self._finished = argued if argued.is_marked else None, finished
         self._sliced = f"SELECT {ROW_NUMBER}, {slice_} AS slice FROM ({argued.sql})"
         chosen = [*keys, f"{slice_} AS slice", "count(*) AS elements", *partials]
         added = [f"{sql} AS {name}" for sql, name in near.items()]

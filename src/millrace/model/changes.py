@@ -37,6 +37,9 @@ from millrace.model.window import Row
 Contribution: TypeAlias = tuple[Values, int]
 """The argument values of an aggregate in one row, and the event time of the row."""
 
+ANSWER_ONCE = "let the query answer once for each window: .trigger(on.watermark()).accumulating()"
+"""The advice for what cannot read answers that are taken back."""
+
 _EXACT = Context(prec=200, rounding=ROUND_HALF_UP)
 
 
@@ -57,12 +60,12 @@ def check_over_changes(aggregate: Aggregate, mode: Mode) -> None:
     if isinstance(aggregate, ApproxDistinct | ApproxQuantile | ApproxTopK):
         raise refuse(
             f"{aggregate} reads a query that takes answers back, and a sketch cannot forget a value",
-            advice="use an exact aggregate, or let the query answer once for each window: .trigger(on.watermark())",
+            advice=f"use an exact aggregate, or {ANSWER_ONCE}",
         )
     if isinstance(aggregate, Fold):
         raise refuse(
             f"{aggregate} reads a query that takes answers back, and a function of yours has no inverse",
-            advice="use another aggregate, or let the query answer once for each window: .trigger(on.watermark())",
+            advice=f"use another aggregate, or {ANSWER_ONCE}",
         )
     if mode is Mode.DISCARDING and isinstance(aggregate, Min | First | Collect | TopK):
         raise refuse(

@@ -18,7 +18,7 @@ from millrace.model.functions import SPARK_FUNCTIONS
 from millrace.model.reading import has_plus_sign, read_expression
 from millrace.model.resolve import resolve
 from millrace.model.schema import DIALECT, UNKNOWN, Column, Schema
-from millrace.model.typed import Call, Case, Node, children, is_constant
+from millrace.model.typed import Call, Case, ColumnOf, Node, children, is_constant
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -55,6 +55,10 @@ class Expression:
 
     def __str__(self) -> str:
         return self.sql
+
+    def is_column(self, name: str) -> bool:
+        """Whether it is this column, unchanged."""
+        return isinstance(self.node, ColumnOf) and self.node.path == (name,)
 
 
 def parse_expression(sql: RowSql, schema: Schema) -> Expression:

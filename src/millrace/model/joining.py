@@ -44,6 +44,7 @@ from millrace.model.window import (
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
 LEFT, RIGHT = 0, 1
 _WINDOW_COLUMNS = (Column("window_start", "TIMESTAMP"), Column("window_end", "TIMESTAMP"))
+_RENAME = "leave it out or rename it on one side with select(); if it is the event time, before .event_time(...)"
 _NESTED = ("ARRAY", "MAP", "STRUCT")
 
 JoinWindowing: TypeAlias = Fixed | Sliding | Calendar
@@ -73,7 +74,8 @@ class JoinSpec:
         if self.unmatched not in ("final", "early"):
             raise refuse_unknown("unmatched=", self.unmatched, ("final", "early"))
         if self.unmatched == "early" and self.how in ("inner", "semi"):
-            raise refuse(f'unmatched="early" has no effect: {self.how} joins do not answer rows without a partner')
+            problem = f'unmatched="early" has no effect: {self.how} joins do not answer rows without a partner'
+            raise refuse(problem, advice='leave it out, or use how="left"')
         if any(late < 0 for late in self.lateness):
             raise refuse("the lateness of a join must not be negative")
         self._check_on()
@@ -139,9 +141,13 @@ class JoinSpec:
         if not self.on:
             raise refuse("join() needs on=, the columns that both streams share")
         for name in self.on:
+            for side, schema in (("left", self.left), ("right", self.right)):
+                if name not in schema:
+                    raise refuse_unknown(f"column on the {side} of the join", name, schema.names)
             left, right = self.left.type_of(name), self.right.type_of(name)
             if left != right and UNKNOWN not in (left, right):
-                raise refuse(f"join on {name!r}: it is {left} on the left, but {right} on the right")
+                advice = f'convert one of them: with_columns({name}="CAST({name} AS {left})")'
+                raise refuse(f"join on {name!r}: it is {left} on the left, but {right} on the right", advice=advice)
             if left.startswith(_NESTED) or right.startswith(_NESTED):
                 raise refuse(f"join on {name!r}: {left} cannot be a key", advice="join on a part of it")
         if len(set(self.on)) < len(self.on):
@@ -178,10 +184,10 @@ class JoinSpec:
         for column in self.others(LEFT):
             if column.name.lower() in taken:
                 what = "the join adds" if column.name.lower() in windows else "both sides of the join have"
-                raise refuse(f"{what} a column {column.name!r}", advice="rename one with select()")
+                raise refuse(f"{what} a column {column.name!r}", advice=_RENAME)
         for name in (*self.on, *(() if self.is_filter else (column.name for column in self.others(RIGHT)))):
             if name.lower() in windows:
-                raise refuse(f"the join adds a column {name!r}", advice="rename the other with select()")
+                raise refuse(f"the join adds a column {name!r}", advice=_RENAME)
 
 
 def out_watermark(spec: JoinSpec, left: int, right: int) -> int:

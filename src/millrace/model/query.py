@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from millrace.model.aggregate import Aggregate, First, check_types
-from millrace.model.changes import check_over_changes
+from millrace.model.changes import ANSWER_ONCE, check_over_changes
 from millrace.model.duration import Duration, parse_duration, to_datetime
 from millrace.model.errors import Place, caller, refuse, shown
 from millrace.model.expression import Expression, parse_expression
@@ -28,6 +28,7 @@ from millrace.model.stream import (
 )
 from millrace.model.trigger import Trigger, default, fires_once, is_trigger, may_finish, waits_for_the_end
 from millrace.model.udf import RowValue
+from millrace.model.watermark import Policy
 from millrace.model.window import CountWindow, Global, Session, Window, Windowing
 
 if TYPE_CHECKING:
@@ -132,6 +133,10 @@ class Windowed:
             )
         if not aggregates:
             raise refuse("aggregate() needs at least one aggregate, such as plays=agg.count()")
+        for column in WINDOW_COLUMNS:
+            if column.name in self.keys:
+                advice = f"rename the key: with_columns(during={column.name!r}).group_by('during')"
+                raise refuse(f"the result has a column {column.name!r} of its own", advice=advice)
         computed = []
         for name, aggregate in aggregates.items():
             arguments = self._arguments(name, aggregate)
@@ -355,9 +360,15 @@ class Query:
             other, on, how, as_of, within=within, window=window, lateness=lateness, unmatched=unmatched
         )
 
-    def event_time(self, column: str) -> Stream:
-        """Name another TIMESTAMP column as the event time of the answers; not after the end of their window."""
-        return self.changes().event_time(column)
+    def event_time(
+        self, column: str, delay: Duration | None = None, watermark: Policy | None = None,
+        idle: Duration | None = None, ahead: Duration | None = "1d",
+    ) -> Stream:  # fmt: skip
+        """Name another TIMESTAMP column as the event time of the answers; not after the end of their window.
+
+        The answers have the watermark of their query, so the other arguments are refused.
+        """
+        return self.changes().event_time(column, delay, watermark, idle, ahead)
 
     def group_by(self, *keys: str) -> Windowed:
         """Aggregate the answers for each combination of values of these columns."""
@@ -371,9 +382,13 @@ class Query:
 
         def __getattr__(self, name: str) -> object:
             """Raise an AttributeError that names the method that was probably meant."""
-            if name == "dedup":
-                raise AttributeError("a query has no dedup(); call it before .aggregate()")
-            raise AttributeError(no_method("a query", name, dir(type(self))))
+            if name in ("dedup", "discarding", "accumulating", "retracting"):
+                raise AttributeError(f"a query has no {name}(); call it before .aggregate()")
+            if name == "aggregate":
+                advice = "to aggregate its answers, call .window(...) first"
+                raise AttributeError(f"a query has its aggregates already; {advice}")
+            methods = [each for each in dir(type(self)) if callable(getattr(type(self), each))]
+            raise AttributeError(no_method("a query", name, methods))
 
     def to(self, sink: "Sink") -> "Output":
         """Send the panes of this query to a sink of a pipeline."""
@@ -414,7 +429,7 @@ def check_input(query: Query) -> None:
     if not query.reads_retractions:
         return
     if isinstance(query.windowing, CountWindow):
-        advice = "use windows of time, or a query that answers once, with .trigger(on.watermark())"
+        advice = f"use windows of time, or {ANSWER_ONCE}"
         raise refuse(f"{query.windowing} over answers that may be taken back", advice=advice)
     for computed in query.computed:
         check_over_changes(computed.aggregate, query.mode)
@@ -426,5 +441,5 @@ def check_not_counted_twice(query: Query) -> None:
         raise refuse(
             f"each answer of the query at {query.place} replaces the one before it, and what reads them would count "
             "both",
-            advice="call .retracting() on it, which takes the old answer back, or .discarding()",
+            advice="call .retracting() in that query, which takes the old answer back, or .discarding()",
         )

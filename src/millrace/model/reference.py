@@ -25,6 +25,7 @@ from millrace.model.late import too_late
 from millrace.model.pane import Failure, Mode, Pane, Timing
 from millrace.model.query import Query
 from millrace.model.rows import RowDeadLetter, RowEvaluator, as_key
+from millrace.model.stream import reads_changes
 from millrace.model.trigger import (
     After,
     AllOf,
@@ -232,6 +233,9 @@ class Reference:
 
     def input(self, rows: Iterable[Row], source: str | None = None) -> list[Pane]:
         """Add one bundle of a source, which must be named if the query reads several."""
+        if reads_changes(self.query.stream):
+            problem = "the query reads the answers of other queries, and Reference evaluates a single one"
+            raise refuse(problem, self.query.place, "run its pipeline: run_script(pipeline, Script().rows(...))")
         event_time = self.query.timed_by
         taken = self.rows.take(rows, source, self._watermark, self._now)
         times = (0 if event_time is None else to_instant(row[event_time.column]) for row in taken)

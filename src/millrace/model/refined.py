@@ -56,10 +56,12 @@ def check_view_rows(view: str, of: Stream) -> None:
     node: Stream = of
     while not isinstance(node, AnswerStream):
         node = _parent(view, node)
-    for name in node.query.key_names:
-        if name not in of.schema or of.schema.type_of(name) != node.schema.type_of(name):
-            problem = f"view {view!r} needs column {name!r}, which tells its rows apart"
-            raise refuse(problem, of.place, advice=f"keep it: select({name!r}, ...)")
+    typed = set(of.schema.typed)
+    missing = [name for name in node.query.key_names if (name, node.schema.type_of(name)) not in typed]
+    if missing:
+        names = ", ".join(map(repr, missing))
+        problem = f"view {view!r} needs the columns {names}, which tell its rows apart"
+        raise refuse(problem, of.place, advice=f"keep them: select({names}, ...)")
 
 
 def _parent(view: str, stream: Stream) -> Stream:
@@ -70,7 +72,7 @@ def _parent(view: str, stream: Stream) -> Stream:
             read = [each.query.keys for each in derived_in(stream) if isinstance(each, AnswerStream)]
             keys = {column.name for column in WINDOW_COLUMNS}.union(*read)
             for name, expression in columns:
-                if name in keys and expression.columns != (name,):
+                if name in keys and not expression.is_column(name):
                     problem = f"view {view!r} changes column {name!r}, which tells its rows apart"
                     raise refuse(problem, stream.place, advice="give the computed column another name")
             return parent
@@ -79,7 +81,11 @@ def _parent(view: str, stream: Stream) -> Stream:
         case JoinStream() as node:
             problem = f"view {view!r} is a join of streams, whose rows have no key"
             raise refuse(problem, node.place, advice="aggregate them, or send them to a sink")
-        case (Map() | Explode() | Join() | Union()) as node:
+        case Join(table=table) as node:
+            problem = f"view {view!r} may have several rows for a key and a window, one for each row of {table.name!r}"
+            advice = "join the table before .aggregate(...), or in the SQL that reads the view"
+            raise refuse(problem, node.place, advice=advice)
+        case (Map() | Explode() | Union()) as node:
             problem = f"view {view!r} would have several rows for a key and a window"
             raise refuse(problem, node.place, advice="aggregate them, or send them to a sink")
         case (Source() | AnswerStream() | Dedup() | EventTime()) as node:

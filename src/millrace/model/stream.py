@@ -138,8 +138,8 @@ class Stream:
         for name in by:
             self._column(name)
         if reads_changes(self):
-            advice = "call dedup() before .aggregate(...)"
-            raise refuse("dedup() keeps rows of a source, not the answers of a query", advice=advice)
+            advice = "call dedup() on the streams that they read"
+            raise refuse("dedup() keeps rows of a source, not the changes of a query or a join", advice=advice)
         horizon = None if within is None else parse_positive(within, "within= of dedup()")
         if horizon is not None and not is_timed(self):
             raise refuse("dedup(within=...) needs an event time", advice="call .event_time(...) before it")
@@ -241,15 +241,17 @@ class Stream:
         type = self._column(column).type
         if type not in ("TIMESTAMP", UNKNOWN):
             advice = f"convert it, for example with_columns({column}='timestamp_millis({column})')"
-            if type == "STRING":
+            if reads_changes(self):
+                advice = "name a TIMESTAMP that is not after the event time of the row, such as 'window_start'"
+            elif type == "STRING":
                 advice = "declare it as TIMESTAMP in the schema of the source"
             raise refuse(f"the event time must be a TIMESTAMP, but {column!r} is {type}", advice=advice)
         if find_event_time(self) is not None:
             raise refuse("the stream has an event time already")
         if reads_changes(self):
-            if (delay, watermark, idle) != (None, None, None):
+            if (delay, watermark, idle, ahead) != (None, None, None, "1d"):
                 advice = f"write event_time({column!r}) only"
-                raise refuse("the answers of a query have the watermark of that query", advice=advice)
+                raise refuse("the answers of a query or a join have its watermark", advice=advice)
             return AnswerTime(self, column, self.schema, caller())
         if (delay is None) == (watermark is None):
             raise refuse(
@@ -300,6 +302,8 @@ class Stream:
                 advice = "call .event_time(column, delay=...) before it"
                 raise refuse(f"join() needs an event time on both sides, and the {name} has none", advice=advice)
         bounds = None if within is None else _bounds(within)
+        if windowing is not None and not isinstance(windowing, Windowing):
+            raise refuse(f"window= of join() takes windows such as window.fixed('1h'), not {shown(windowing)}")
         late = lateness if isinstance(lateness, tuple) else (lateness, lateness)
         if len(late) != 2:
             raise refuse(f"lateness= of join() is a duration, or one for each side, not {shown(lateness)}")
@@ -332,7 +336,7 @@ class Stream:
 
     def _keeps_event_time(self, chosen: Mapping[str, Expression]) -> None:
         for name in event_time_columns(self):
-            if name not in chosen or chosen[name].columns != (name,):
+            if name not in chosen or not chosen[name].is_column(name):
                 problem = f"select() drops or changes column {name!r}, which the event time needs"
                 raise refuse(problem, advice="select it unchanged, or call .event_time(...) after select()")
 
@@ -593,6 +597,10 @@ _ELSEWHERE = {
     "dropDuplicates": "dedup",
     "withWatermark": "event_time",
     "agg": "aggregate",
+    "having": "where",
+    "order_by": "agg.top_k(..., by=...) in a query that reads it",
+    "orderBy": "agg.top_k(..., by=...) in a query that reads it",
+    "limit": "agg.top_k(..., by=...) in a query that reads it",
     "flatMap": "flat_map",
     "explode_outer": "explode(..., outer=True)",
     "mapInArrow": "map(..., over='arrow')",

@@ -54,11 +54,17 @@ def over_changes(id: str, of: Query | Stream, read: Sequence[tuple[Derived, Stag
 
 def stage_input(id: str, of: Query | Stream, root: Derived, side: int = 0) -> StageInput:
     """How a query, a stream or a side of a join reads the answers of a stage."""
+    for join in _joins(of.stream if isinstance(of, Query) else of):
+        if not join.table.rows:
+            advice = "join it before .aggregate(...), or give its rows: table(..., rows=[...])"
+            problem = f"table {join.table.name!r} may change, and an answer that is taken back must find the same row"
+            raise refuse(problem, join.place, advice)
     try:
         return StageInput(id, root, changes_edge(of, root).statements, side)
     except CannotFuseError as error:
-        advice = "compute it before .aggregate(...), or write it in another way"
-        raise refuse(f"answers are read in shards, which Spark does not reach: {error}", of.place, advice) from None
+        advice = "compute it before .aggregate(...), or with a function of yours: udf(...)"
+        problem = f"what follows a query or a join runs in DuckDB, not in Spark: {error}"
+        raise refuse(problem, of.place, advice) from None
 
 
 def changes_edge(of: Query | Stream, root: Derived) -> Fused:
@@ -66,9 +72,6 @@ def changes_edge(of: Query | Stream, root: Derived) -> Fused:
     source = Source("answers", "answers", root.schema, place=root.place)
     stream = of.stream if isinstance(of, Query) else of
     stream = with_derived(stream, lambda each: source if each == root else each)
-    for join in _joins(stream):
-        if not join.table.rows:
-            raise CannotFuseError(f"table {join.table.name} may change; join it before .aggregate(...)")
     below: Query | Stream = replace(of, stream=stream) if isinstance(of, Query) else stream
     return Fused(below, source, {}, numbered=True, lifts="they are changes" if isinstance(of, Query) else None)
 
@@ -89,6 +92,6 @@ def _is_kept(stream: Stream, column: str) -> bool:
     if isinstance(stream, Map | Explode):
         return False
     chosen = dict(stream.columns).get(column) if isinstance(stream, Select | WithColumns) else None
-    if chosen is not None and chosen.sql != f"`{column}`":
+    if chosen is not None and not chosen.is_column(column):
         return False
     return all(_is_kept(parent, column) for parent in parents(stream))

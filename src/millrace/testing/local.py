@@ -62,8 +62,13 @@ class GraphOutput:
 
     @property
     def dead(self) -> list[RowDeadLetter]:
-        """The rows that could not be processed, by any stage."""
-        return [letter for reader in self._readers for letter in reader.rows.dead]
+        """The rows of sources that could not be processed, by any stage."""
+        return [letter for reader in self._readers if reader.sources for letter in reader.rows.dead]
+
+    @property
+    def unread(self) -> list[RowDeadLetter]:
+        """The answers that a stage that reads them could not process."""
+        return [letter for reader in self._readers if not reader.sources for letter in reader.rows.dead]
 
     @property
     def failed(self) -> list[Failure]:
@@ -139,6 +144,7 @@ class LocalOutput:
         self._reads = {source.name for source in sources(stream_of(of))}
         self._watermark = BEGINNING_OF_TIME
         """The watermark before the last step."""
+        self._known_unread = 0
 
     def take(self, step: Step, number: int, checked: Checked) -> list[dict[str, Any]]:
         """The answers to a step of a script."""
@@ -174,6 +180,7 @@ class LocalOutput:
             alone = self._start(self._tables, self._now)
             alone.watermark(self._watermark)
             alone.input([row], source)
+            alone.advance(self._now)
             for letter in alone.dead:
                 if (repr(letter.row), letter.reason) in waiting:
                     waiting.remove((repr(letter.row), letter.reason))
@@ -184,6 +191,14 @@ class LocalOutput:
         """The dead letters of answers that have no value, in the order of the failures."""
         assert isinstance(self.of, Query) or not failures
         return [DeadLetter(None, self._key(failure), failure.reason, self.name) for failure in failures]
+
+    def not_read(self) -> list[DeadLetter]:
+        """The dead letters, since the last call, of answers that another stage could not process."""
+        if not isinstance(self.engine, GraphOutput):
+            return []
+        letters = self.engine.unread[self._known_unread :]
+        self._known_unread += len(letters)
+        return [DeadLetter(None, letter.row, letter.reason, self.name) for letter in letters]
 
     def _key(self, failure: Failure) -> dict[str, Any]:
         assert isinstance(self.of, Query)
@@ -243,6 +258,7 @@ def _take(outputs: Sequence[LocalOutput], step: Step, number: int, checked: Chec
             found = output.records_of(letters, step.source, checked.admitted[number])
             reasons = dict(reversed(found)) | reasons
         failed += output.without_value(output.engine.failed[failures:])
+        failed += output.not_read()
     return StepAnswers(answers, [*letters_of(step, number, checked, reasons), *failed])
 
 

@@ -18,7 +18,7 @@ from millrace.letters.letter import Rejected
 from millrace.model.arrow import arrow_type
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.pipeline import FunctionSink, Pipeline
-from millrace.model.query import WINDOW_COLUMNS, Query
+from millrace.model.query import Query
 from millrace.model.stream import (
     AnswerStream,
     Join,
@@ -32,6 +32,7 @@ from millrace.model.stream import (
 )
 from millrace.model.window import Row
 from millrace.plan.compile import sink_id, view_id
+from millrace.plan.stages import inputs_of
 from millrace.sources.memory import Happening
 from millrace.sources.memory import MemoryScript as SourceScript
 from millrace.spark import session, stream
@@ -239,8 +240,8 @@ def _letters(
     reasons: dict[int, str] = {}
     failed = []
     for letter in letters:
-        if letter.origin in parts:
-            failed.append(_failed(checked, parts[letter.origin], letter))
+        if letter.origin == letter.output:  # a stage
+            failed.append(_failed(checked, parts.get(letter.origin, letter.origin), letter))
         elif isinstance(step, Arrival):
             if letter.offset is None:  # it failed after a dedup, which loses offsets
                 place = _place_of(checked.admitted[number].rows, json.loads(letter.value or "{}"))
@@ -258,8 +259,15 @@ def _place_of(rows: Sequence[Row], held: Mapping[str, Any]) -> int:
 
 
 def _failed(checked: Checked, output: str, letter: Rejected) -> DeadLetter:
-    query = checked.outputs[output]
-    assert isinstance(query, Query)
-    given = with_times(query.schema, json.loads(letter.value or "{}"))
-    names = (*query.keys, *(column.name for column in WINDOW_COLUMNS))
-    return DeadLetter(None, {name: given[name] for name in names}, letter.reason, output)
+    """The letter of an answer that has no value, or of one that a stage could not read.
+
+    The output of a stage that only other stages read is the id of the stage.
+    """
+    held, of = json.loads(letter.value or "{}"), checked.outputs.get(output)
+    for root in () if of is None else inputs_of(of):
+        if root.schema.names == tuple(held):
+            return DeadLetter(None, with_times(root.schema, held), letter.reason, output)
+    if isinstance(of, Query):
+        held = with_times(of.schema, held)
+        held = {name: held[name] for name in of.key_names}
+    return DeadLetter(None, held, letter.reason, output)

@@ -73,7 +73,7 @@ def _comparable(rows: Iterable[dict[str, Any]]) -> Answers:
 
 
 def _rounded(value: Any) -> Any:
-    """Round floats, whose sums depend on the order in the last digits, and convert times to UTC."""
+    """Round floats, as the last digits of approximate quantiles depend on the order, and convert times to UTC."""
     if isinstance(value, datetime):
         return value.astimezone(UTC)
     return float(f"{value:.12g}") if isinstance(value, float) else value
