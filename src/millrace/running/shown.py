@@ -139,7 +139,7 @@ class RunDisplay:
     def _line(self, progress: BatchProgress) -> str:
         parts = [
             f"{name.partition(' ')[2]}: {many(part.answers, 'answer')}, watermark {instant(part.watermark)}"
-            for name, part in progress.parts.items()
+            for name, part in progress.outputs.items()
         ]
         dead = f", {many(progress.dead_letters, 'dead letter')}" if progress.dead_letters else ""
         rate = f"{many(progress.rows, 'row')}, {progress.rows_per_second:,.0f} rows/s{dead}"
@@ -153,9 +153,9 @@ class RunDisplay:
         rate = f"{progress.rows_per_second:,.0f} rows/s, {progress.seconds:.2f} s a batch"
         rate += "" if behind is None else f", {behind:,} records behind"
         phases = ", ".join(f"{name} {spent:.2f} s" for name, spent in progress.phases.items())
-        parts = progress.parts.values()
+        parts = progress.outputs.values()
         columns = {
-            "output": list(progress.parts),
+            "output": list(progress.outputs),
             "watermark": [instant(part.watermark) for part in parts],
             "behind": [_seconds(part.lag) for part in parts],
             "open windows": [f"{part.groups:,}" for part in parts],

@@ -17,7 +17,7 @@ def as_html(pipeline: str, summary: str, progress: BatchProgress | None, behind:
     rate += "" if behind is None else f"; {behind:,} records behind"
     head = "".join(f"<th>{heading}</th>" for heading in _HEADINGS)
     rows = []
-    for name, part in progress.parts.items():
+    for name, part in progress.outputs.items():
         lag = "" if part.lag is None else format_duration(max(0, part.lag // SECOND * SECOND))
         cells = (
             name, instant(part.watermark), lag, f"{part.groups:,}", f"{part.bytes / 1e6:.1f} MB", f"{part.dropped:,}",

@@ -84,6 +84,7 @@ class Gathered:
                 self.plan.sources_of(stage),
                 bool(stage.reads and not stage.is_stateful)
                 or any(stage.of == other.of for other in self.plan.stages[:number]),
+                stage.is_output,
             )
             for number, stage in enumerate(self.plan.stages)
         }

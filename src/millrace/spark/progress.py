@@ -61,6 +61,8 @@ class PartProgress:
     """The elements of this micro-batch, with those that were too late."""
     late: int = 0
     """The elements of this micro-batch that were dropped because they were too late."""
+    is_output: bool = True
+    """Whether it is a view or a sink, and not a stage that only other stages read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,11 @@ class BatchProgress:
     """Records read, by source."""
     latency: Latency | None = None
     """From the append of its records to its commit; None if it has no records of a topic."""
+
+    @property
+    def outputs(self) -> Mapping[str, PartProgress]:
+        """The progress of views and sinks, without that of stages that only other stages read."""
+        return {name: part for name, part in self.parts.items() if part.is_output}
 
     @property
     def rows_per_second(self) -> float:
@@ -161,8 +168,9 @@ def _roughly(length: int) -> str:
 
 
 def part_progress(
-    statuses: Iterable[ShardStatus], answers: int, reads: tuple[str, ...] = (), repeats: bool = False
-) -> PartProgress:
+    statuses: Iterable[ShardStatus], answers: int, reads: tuple[str, ...] = (), repeats: bool = False,
+    is_output: bool = True,
+) -> PartProgress:  # fmt: skip
     """The progress of one output, from the status of its shards."""
     all_ = list(statuses)
     watermark = max((status.watermark for status in all_), default=BEGINNING_OF_TIME)
@@ -180,4 +188,5 @@ def part_progress(
         repeats,
         sum(status.elements for status in all_),
         sum(status.late for status in all_),
+        is_output,
     )
