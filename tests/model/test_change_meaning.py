@@ -62,7 +62,7 @@ def equal(one: Pane, other: Pane) -> bool:
 
 @engines
 @pytest.mark.parametrize("mode", ["accumulating", "retracting"])
-@examples(100)
+@examples(40)
 @given(changes(), fixed_places)
 def test_the_last_answers_are_those_over_the_rows_that_remain(
     engine: str, mode: str, bundles: list[list[Change]], windowing: Windowing
@@ -75,7 +75,7 @@ def test_the_last_answers_are_those_over_the_rows_that_remain(
 
 
 @engines
-@examples(100)
+@examples(40)
 @given(changes(), fixed_places)
 def test_the_last_answers_are_what_a_plain_loop_gives(
     engine: str, bundles: list[list[Change]], windowing: Windowing
@@ -100,7 +100,7 @@ def test_the_last_answers_are_what_a_plain_loop_gives(
 
 
 @engines
-@examples(100)
+@examples(40)
 @given(changes(), fixed_places)
 def test_increments_add_up_to_the_net_of_a_group_that_has_rows(
     engine: str, bundles: list[list[Change]], windowing: Windowing
@@ -118,7 +118,7 @@ def test_increments_add_up_to_the_net_of_a_group_that_has_rows(
 
 
 @engines
-@examples(100)
+@examples(40)
 @given(changes(), fixed_places)
 def test_every_retraction_cancels_a_pane_that_stands(
     engine: str, bundles: list[list[Change]], windowing: Windowing

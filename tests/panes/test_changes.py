@@ -37,7 +37,7 @@ def agree(fast: list[Pane], slow: list[Pane]) -> None:
 
 
 @pytest.mark.no_cover
-@examples(300)
+@examples(150)
 @given(scripts(), all_windows, triggers, modes, latenesses)
 def test_every_step_of_a_random_query_over_changes(
     happening: list[tuple[str, Any]], windowing: Any, trigger: Any, mode: str, lateness: str
@@ -52,7 +52,7 @@ def test_every_step_of_a_random_query_over_changes(
 
 
 @pytest.mark.no_cover
-@examples(60)
+@examples(30)
 @given(scripts(), all_windows, triggers, modes, latenesses)
 def test_a_state_over_changes_read_back_goes_on_as_if_nothing_had_happened(
     happening: list[tuple[str, Any]], windowing: Any, trigger: Any, mode: str, lateness: str
@@ -67,7 +67,7 @@ def test_a_state_over_changes_read_back_goes_on_as_if_nothing_had_happened(
 
 
 @pytest.mark.no_cover
-@examples(200)
+@examples(100)
 @given(steps(), all_windows, triggers, modes, latenesses)
 def test_the_event_times_of_panes_over_rows(
     happening: list[tuple[str, Any]], windowing: Any, trigger: Any, mode: str, lateness: str

@@ -30,7 +30,7 @@ END = (END_OF_TIME, END_OF_TIME)
 
 
 @pytest.mark.no_cover
-@examples(600)
+@examples(300)
 @given(specs(), steps())
 def test_the_columns_say_what_the_reference_says(spec: JoinSpec, happening: list[Step]) -> None:
     reference, columns = PlainJoin(spec), ColumnarJoin(spec)
@@ -42,7 +42,7 @@ def test_the_columns_say_what_the_reference_says(spec: JoinSpec, happening: list
     assert len(columns.state.left) == len(columns.state.right) == 0
 
 
-@examples(300)
+@examples(150)
 @given(specs(unmatched=["final"]), steps())
 def test_17_answers_to_rows_in_time_are_not_behind_the_watermark_after_the_join(
     spec: JoinSpec, happening: list[Step]
@@ -59,7 +59,7 @@ def test_17_answers_to_rows_in_time_are_not_behind_the_watermark_after_the_join(
         assert all(each.at >= least for each in join.step(added[0], added[1], at))
 
 
-@examples(200)
+@examples(100)
 @given(specs(), steps(most=3), st.randoms(use_true_random=False))
 def test_any_division_into_bundles_has_the_same_net_result(
     spec: JoinSpec, happening: list[Step], chance: random.Random
@@ -84,7 +84,7 @@ def test_any_division_into_bundles_has_the_same_net_result(
             assert net(one) == net(other)
 
 
-@examples(100)
+@examples(60)
 @given(specs(), steps())
 def test_a_state_read_back_goes_on_as_if_nothing_had_happened(spec: JoinSpec, happening: list[Step]) -> None:
     kept, restarted = ColumnarJoin(spec), ColumnarJoin(spec)

@@ -1,4 +1,4 @@
-"""Which tests run in which of the two processes of `make test`."""
+"""Which tests run in which of the processes of `make test`."""
 
 import re
 from functools import cache
