@@ -19,8 +19,8 @@ demo: $(READY)  ## Show Millrace at work.
 quick: lint types  ## Lint, types and the tests without Spark and browser, with a tenth of the random examples.
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not spark and not browser" --hypothesis-profile=quick
 
-test: $(READY) browser  ## Run all tests in three processes, as they often wait, and hold the coverage to its floors.
-	$(BIN)/pytest -q -n 3 --dist loadgroup --cov --cov-report=
+test: $(READY) browser  ## Run all tests in two processes, and hold the coverage to its floors.
+	$(BIN)/pytest -q -n 2 --dist loadgroup --cov --cov-report=
 	$(BIN)/coverage report --fail-under=90
 	$(BIN)/coverage report --fail-under=95 --format=total --include='src/millrace/model/*'
 	$(BIN)/coverage report --fail-under=95 --format=total --include='src/millrace/panes/*'

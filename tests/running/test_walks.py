@@ -12,7 +12,7 @@ from walking import Walk
 
 pytestmark = pytest.mark.spark
 
-WALKS = int(os.environ.get("WALKS", "10"))
+WALKS = int(os.environ.get("WALKS", "8"))
 STEPS = 4
 HAPPENINGS = (
     "copy", "put_back", "put_back", "delete", "damage", "damage_database", "move", "topic_again", "savepoint",

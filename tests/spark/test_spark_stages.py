@@ -29,7 +29,7 @@ def test_transcripts_with_stages(engine: str, spark: SparkSession) -> None:
 def cases() -> list[StagesTranscript]:
     """Random graphs of two to four stages, with random micro-batches."""
     parts = st.tuples(graphs(), micro_batches_of_graphs(), st.booleans())
-    return [transcript(*each) for each in drawn(parts, 40)]
+    return [transcript(*each) for each in drawn(parts, 25)]
 
 
 def test_random_graphs_say_what_the_reference_says(cases: list[StagesTranscript], spark: SparkSession) -> None:

@@ -72,7 +72,7 @@ def test_transcripts(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize(
     ("fuse", "many", "rows"),
-    [(True, 120, streams()), (False, 12, streams()), (True, 40, deduped_streams())],
+    [(True, 70, streams()), (False, 10, streams()), (True, 25, deduped_streams())],
     ids=["fused", "native", "deduped"],
 )
 def test_random_queries_say_what_the_reference_says(

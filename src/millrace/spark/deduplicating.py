@@ -33,11 +33,11 @@ class Passed:
 class Deduplicating:
     """The dedup of an output and the operators after it, compiled."""
 
-    def __init__(self, name: str, split: DedupSplit) -> None:
-        """Compile the operators after the dedup."""
+    def __init__(self, name: str, split: DedupSplit, is_read: bool = False) -> None:
+        """Compile the operators after the dedup, of a stage that others read or do not."""
         self._split = split
         named = ", ".join(source.name for source in sources(split.above))
-        self._reading = Reading([(0, stage_of(name, split.below))], split.source, {}, named)
+        self._reading = Reading([(0, stage_of(name, split.below, is_read=is_read))], split.source, {}, named)
 
     def take(self, state: PaneState, sent: Sequence[pa.Table]) -> Passed:
         """Process the rows that tasks sent, in order."""

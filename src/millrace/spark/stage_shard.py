@@ -80,7 +80,7 @@ class StageShard:
         self.number, self.id, self._stage, self._last_only = number, stage.id, stage, last_only
         self.says = ROWS if stage.query is None else PANES
         self.is_output = stage.is_output
-        self._dedup = None if stage.dedup is None else Deduplicating(stage.id, stage.dedup)
+        self._dedup = None if stage.dedup is None else Deduplicating(stage.id, stage.dedup, stage.is_read)
         self._panes = panes_of(stage)
         self._estimators = stage.estimators()
         trigger = None if stage.query is None else stage.query.trigger
