@@ -53,6 +53,7 @@ divisors = st.integers(1, 2**31 - 1) | st.sampled_from([1, 2, 3, 7, 2**20, 2**31
     st.sampled_from([-2256, -1300, -1128, -1100, -1074, -144, -72]),
 )
 @example([(1, 2**31 - 1 - number, 2**12 - 1) for number in range(50)], -72)  # ties, but for the remainder
+@example([(1, 6066, 2**31 - 1), (3, 2**31 - 1, 2**31 - 1)], -72)  # the smallest number by the greatest divisors
 def test_numbers_are_rounded_once(given: list[tuple[int, int, int]], exponent: int) -> None:
     values, one, other = (list(each) for each in zip(*given, strict=True))
     expected = [value / (a * b << -exponent) for value, a, b in given]

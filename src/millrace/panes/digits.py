@@ -80,7 +80,8 @@ def rounded(digits: Digits, exponent: int, divisors: Sequence[Ints] = ()) -> Flo
     sizes, negative = magnitudes(digits)
     more: Bools = np.zeros(len(negative), np.bool_)
     if any((each > 1).any() for each in divisors):
-        sizes, exponent = padded(sizes, 3, 0), exponent - 3 * BITS
+        places = -(-(_EXACT_BITS + _DIVISOR_BITS * len(divisors)) // BITS)  # of the smallest number, too
+        sizes, exponent = padded(sizes, places, 0), exponent - places * BITS
         for each in divisors:
             more |= divide(sizes, each)
     floats = _to_floats(sizes, exponent, more)
@@ -116,3 +117,7 @@ def _to_floats(digits: Digits, exponent: int, more: Bools) -> Floats:
 def whole(digits: Ints) -> int:
     """One number, from its digits; they may have signs."""
     return sum(digit << BITS * place for place, digit in enumerate(digits.tolist()))
+_EXACT_BITS = 55
+"""The bits of a quotient that decide how it is rounded: those of a float, and two more."""
+_DIVISOR_BITS = 31
+"""The most bits of a divisor."""
