@@ -117,6 +117,8 @@ def _to_floats(digits: Digits, exponent: int, more: Bools) -> Floats:
 def whole(digits: Ints) -> int:
     """One number, from its digits; they may have signs."""
     return sum(digit << BITS * place for place, digit in enumerate(digits.tolist()))
+
+
 _EXACT_BITS = 55
 """The bits of a quotient that decide how it is rounded: those of a float, and two more."""
 _DIVISOR_BITS = 31
