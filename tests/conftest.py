@@ -22,7 +22,7 @@ pytest_plugins = ["page_fixtures"]
 # looks for new ones. A failure prints how to see it again.
 # How fast cases are drawn says how busy the machine is, not whether the code is right.
 patient = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow], max_examples=FULL)
-settings.register_profile("fixed", patient, derandomize=True, max_examples=FULL // 2)
+settings.register_profile("fixed", patient, derandomize=True)
 settings.register_profile("random", patient)
 settings.register_profile("quick", patient, derandomize=True, max_examples=FULL // 10)
 settings.load_profile("random" if os.environ.get("CI_SEEDS") == "random" else "fixed")

@@ -3,7 +3,7 @@
 from hypothesis import settings
 
 FULL = 100
-"""The examples of a random test that names no number; half of them in a test run with fixed cases."""
+"""The examples of a random test that names no number, in every profile but `quick`."""
 
 
 def examples(many: int) -> settings:

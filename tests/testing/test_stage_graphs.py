@@ -55,7 +55,8 @@ def net(engine: GraphEngine, batches: Sequence[MicroBatch]) -> dict[str, Counter
             for each in said:
                 row = (each.key, each.window, dict(each.values)) if isinstance(each, Pane) else sorted(each.row.items())
                 counts.setdefault(name, Counter())[repr(row)] += each.diff
-    return {name: Counter({row: many for row, many in each.items() if many}) for name, each in counts.items()}
+    left = {name: Counter({row: many for row, many in each.items() if many}) for name, each in counts.items()}
+    return {name: each for name, each in left.items() if each}
 
 
 @pytest.mark.no_cover
