@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from examples import examples
 from graphs import SOURCES, MicroBatch, bundled, graph_rows, graphs, micro_batches_of_graphs
 from millrace import agg, memory, window
-from millrace.model.duration import END_OF_TIME, SECOND, to_instant
+from millrace.model.duration import END_OF_TIME, SECOND, to_datetime, to_instant
 from millrace.model.graph import GraphEngine, JoinEngine
 from millrace.model.pane import Pane
 from millrace.model.query import Query
@@ -135,3 +135,16 @@ def test_three_stages_leave_what_a_computation_from_scratch_gives(
             for pane in run(engine, batch)["most"]:
                 remaining[pane.window.start // (10 * SECOND), pane.values["n"]] += pane.diff
         assert {key: many for key, many in remaining.items() if many} == dict.fromkeys(wanted.items(), 1)
+
+
+@pytest.mark.parametrize("start", [reference, columnar])
+def test_both_sides_of_a_join_may_read_one_query(start: Any) -> None:
+    plays = memory("plays", SCHEMA).event_time("at", delay="0s")
+    totals = plays.group_by("k").window(window.fixed("10s")).aggregate(n=agg.sum("v"))
+    pairs = totals.select("k", one="n").join(totals.select("k", other="n"), on="k", within=("0s", "0s"))
+    engine = start({"pairs": pairs})
+    rows = [{"k": key, "v": value, "at": to_datetime(SECOND)} for key, value in (("a", 2), ("a", 3), ("b", 7))]
+    said = run(engine, MicroBatch({"plays": rows}, {"plays": 60 * SECOND}, 0))["pairs"]
+    assert sorted((each.row["k"], each.row["one"], each.row["other"], each.diff) for each in said) == [
+        ("a", 5, 5, 1), ("b", 7, 7, 1),
+    ]  # fmt: skip

@@ -57,16 +57,20 @@ def graph_of(outputs: Mapping[str, Query | Stream]) -> tuple[GraphStage, ...]:
         for number, known in enumerate(found):
             if known.of == of:
                 return number
-        read = of.stream if isinstance(of, Query) else of
-        streams = of.sides if isinstance(of, JoinStream) else (read,)
-        inputs = tuple((each, number_of(computed_by(each))) for stream in streams for each in derived_in(stream))
-        found.append(GraphStage(of, inputs))
+        found.append(GraphStage(of, tuple((each, number_of(computed_by(each))) for each in inputs_of(of))))
         return len(found) - 1
 
     named: dict[int, list[str]] = {}
     for name, of in outputs.items():
         named.setdefault(number_of(of), []).append(name)
     return tuple(GraphStage(each.of, each.inputs, tuple(named.get(n, ()))) for n, each in enumerate(found))
+
+
+def inputs_of(of: Query | Stream) -> tuple[Derived, ...]:
+    """The streams of changes that a stage reads, each once, also if both sides of a join read it."""
+    if isinstance(of, JoinStream):
+        return tuple(dict.fromkeys(root for side in of.sides for root in derived_in(side)))
+    return derived_in(of.stream if isinstance(of, Query) else of)
 
 
 def computed_by(root: Derived) -> "Query | JoinStream":
@@ -92,7 +96,6 @@ class QueryEngine(Protocol):
     def event_time(self) -> int: ...  # noqa: D102
     @property
     def failed(self) -> list[Failure]: ...  # noqa: D102
-    def input(self, rows: Iterable[Row], source: str | None = None) -> list[Pane]: ...  # noqa: D102
     def change(self, changes: Iterable[Change]) -> list[Pane]: ...  # noqa: D102
     def watermark(self, at: int) -> list[Pane]: ...  # noqa: D102
     def clock(self, now: int) -> list[Pane]: ...  # noqa: D102
@@ -107,6 +110,19 @@ class PlainRows:
         self.rows, self._now = RowEvaluator(stream, tables, now), now
         self.dropped, self.failed = 0, list[Failure]()
         self.event_time = BEGINNING_OF_TIME
+
+    @property
+    def dead(self) -> list[RowDeadLetter]:
+        """The rows that could not be processed."""
+        return self.rows.dead
+
+    def table(self, name: str, rows: Iterable[Row]) -> None:
+        """Replace the rows of a table."""
+        self.rows.table(name, rows)
+
+    def input(self, rows: Iterable[Row], source: str | None = None) -> list[Row]:
+        """The rows that one bundle of a source gives."""
+        return self.rows.take(rows, source, self.event_time, self._now)
 
     def change(self, changes: Iterable[Change]) -> list[Change]:
         """The changes, which the row operators have processed."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from millrace.edge.fused import Fused
 from millrace.formats.sql import CannotFuseError
 from millrace.model.errors import Place, refuse
-from millrace.model.graph import computed_by
+from millrace.model.graph import computed_by, inputs_of
 from millrace.model.pipeline import FileSink, Pipeline, Sink, TableSink
 from millrace.model.query import Query
 from millrace.model.stream import Derived, JoinStream, Source, Stream, derived_in, reads_changes, sources
@@ -23,7 +23,7 @@ from millrace.plan.plan import (
     PlannedSource,
     Stage,
 )
-from millrace.plan.stages import inner_id, inputs_of, over_changes, stage_input
+from millrace.plan.stages import inner_id, over_changes, stage_input
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,19 +20,11 @@ from millrace.model.stream import (
     Source,
     Stream,
     WithColumns,
-    derived_in,
     parents,
     with_derived,
 )
 from millrace.plan.fingerprint import fingerprint_of
 from millrace.plan.plan import Stage, StageInput
-
-
-def inputs_of(of: Query | Stream) -> tuple[Derived, ...]:
-    """The streams of changes that a stage reads."""
-    if isinstance(of, JoinStream):
-        return tuple(dict.fromkeys(root for side in of.sides for root in derived_in(side)))
-    return derived_in(of.stream if isinstance(of, Query) else of)
 
 
 def inner_id(computed: Query | JoinStream) -> str:

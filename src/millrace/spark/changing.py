@@ -55,7 +55,9 @@ class ChangesEdge:
 
     def __init__(self, number: int, stage: Stage, read: StageInput) -> None:
         """Compile them; `number` is that of the reading stage."""
-        self.number, self.stage, self._side = number, stage, read.side
+        self.number, self.stage = number, stage
+        self.side = read.side
+        """The side of a join that the rows are of."""
         self._root = read.root
         of = stage.of if stage.join is None else stage.join.sides[read.side]
         self._fused = changes_edge(of, read.root)
@@ -86,7 +88,7 @@ class ChangesEdge:
         diffs = changes.diffs[places]
         if self.stage.join is not None:
             kinds = pa.array(diffs.astype(np.int8))
-            taken.rows = as_changes(self.stage.join.spec, self._side, rows, pa.array(at), kinds)
+            taken.rows = as_changes(self.stage.join.spec, self.side, rows, pa.array(at), kinds)
             return taken
         assert self._panes is not None
         rows = rows.set_column(rows.schema.get_field_index("at"), "at", pa.array(at))
@@ -112,11 +114,6 @@ class ChangesEdge:
         else:
             assert self._panes is not None
             yield from by_shard(self._panes, self.number, shard, [] if rows is None else [rows], report, shards)
-
-    @property
-    def side(self) -> int:
-        """The side of a join that the rows are of."""
-        return self._side
 
     @property
     def _accumulates(self) -> bool:

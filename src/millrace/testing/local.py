@@ -5,11 +5,11 @@ from typing import Any, Protocol
 
 from millrace.model.changes import Change
 from millrace.model.duration import BEGINNING_OF_TIME
-from millrace.model.graph import GraphEngine, JoinEngine
+from millrace.model.graph import GraphEngine, JoinEngine, PlainRows
 from millrace.model.pane import Failure, Pane
 from millrace.model.query import WINDOW_COLUMNS, Query
 from millrace.model.reference import Reference
-from millrace.model.rows import RowDeadLetter, RowEvaluator
+from millrace.model.rows import RowDeadLetter
 from millrace.model.stream import Stream, reads_changes, sources
 from millrace.model.window import Row
 from millrace.testing.answers import PANE_COLUMNS, Answers, DeadLetter, StepAnswers, in_order
@@ -94,39 +94,6 @@ class GraphOutput:
         """Run a micro-batch over the bundles, with the watermark by the policy of their sources."""
         rows, self._rows = self._rows, {}
         return self._graph.step(rows, now=now, derived=True)[_OUTPUT]
-
-
-class PlainRows:
-    """The engine of a stream that goes to a sink without aggregation: its rows are its answers."""
-
-    def __init__(self, stream: Stream, tables: Tables, now: int) -> None:
-        """Start with no input."""
-        self._rows, self._now = RowEvaluator(stream, tables, now), now
-        self.dropped, self.failed = 0, list[Failure]()
-        self.event_time = BEGINNING_OF_TIME
-
-    @property
-    def dead(self) -> list[RowDeadLetter]:
-        """The rows that could not be processed."""
-        return self._rows.dead
-
-    def table(self, name: str, rows: Iterable[Row]) -> None:
-        """Replace the rows of a table."""
-        self._rows.table(name, rows)
-
-    def input(self, rows: Iterable[Row], source: str | None = None) -> list[Row]:
-        """Process one bundle."""
-        return self._rows.take(rows, source, self.event_time, self._now)
-
-    def watermark(self, at: int) -> list[Row]:
-        """Advance the watermark."""
-        self.event_time = max(self.event_time, at)
-        return []
-
-    def advance(self, now: int) -> list[Row]:
-        """Advance the clock to `now`, and the watermark by the policy of the stream."""
-        self._now = max(self._now, now)
-        return self.watermark(self._rows.watermark(now))
 
 
 class LocalOutput:

@@ -17,6 +17,7 @@ from millrace.letters.box import box_of
 from millrace.letters.letter import Rejected
 from millrace.model.arrow import arrow_type
 from millrace.model.duration import BEGINNING_OF_TIME
+from millrace.model.graph import inputs_of
 from millrace.model.pipeline import FunctionSink, Pipeline
 from millrace.model.query import Query
 from millrace.model.stream import (
@@ -32,7 +33,6 @@ from millrace.model.stream import (
 )
 from millrace.model.window import Row
 from millrace.plan.compile import sink_id, view_id
-from millrace.plan.stages import inputs_of
 from millrace.sources.memory import Happening
 from millrace.sources.memory import MemoryScript as SourceScript
 from millrace.spark import session, stream
