@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from documents import STAGES
-from graphs import SOURCES, graphs, micro_batches_of_graphs
-from millrace.model.duration import END_OF_TIME, SECOND
+from graphs import SOURCES, graphs, micro_batches_of_graphs, source
+from graphs import MicroBatch as GraphBatch
+from millrace import agg, window
+from millrace.model.duration import END_OF_TIME, SECOND, to_datetime
 from millrace.model.graph import GraphEngine
 from millrace.model.pane import Pane
 from millrace.model.reference import Reference
@@ -29,7 +31,11 @@ def test_transcripts_with_stages(engine: str, spark: SparkSession) -> None:
 def cases() -> list[StagesTranscript]:
     """Random graphs of two to four stages, with random micro-batches."""
     parts = st.tuples(graphs(), micro_batches_of_graphs(), st.booleans())
-    return [transcript(*each) for each in drawn(parts, 25)]
+    plays = source("plays").group_by("k").window(window.fixed("10s")).aggregate(n=agg.sum("v"))
+    alike = plays.select("k", one="n").join(plays.select("k", other="n"), on="k", within=("0s", "0s"))
+    rows = [{"k": key, "v": 3, "at": to_datetime(SECOND)} for key in "aab"]
+    same = ({"alike": alike}, [GraphBatch({"plays": rows}, {"plays": 60 * SECOND}, 0)], False)
+    return [transcript(*each) for each in [same, *drawn(parts, 25)]]
 
 
 def test_random_graphs_say_what_the_reference_says(cases: list[StagesTranscript], spark: SparkSession) -> None:

@@ -6,11 +6,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from millrace.model.arrow import arrow_schema
-from millrace.model.clock import after_step
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.graph import join_watermark, least
 from millrace.model.joining import LEFT, RIGHT
-from millrace.model.watermark import Estimator, Progress, Seen, combine, follows_clock, next_idle
+from millrace.model.watermark import Estimator, Progress, combine, follows_clock, next_idle
 from millrace.panes.blobs import from_bytes
 from millrace.panes.joining import Joining, JoinState
 from millrace.panes.sides import AT
@@ -18,7 +17,7 @@ from millrace.plan.plan import Stage
 from millrace.sources.bundle import Times, together
 from millrace.spark.answers import schema_of
 from millrace.spark.messages import ROWS, Message, TaskReport
-from millrace.spark.stage_shard import Advanced, StageFigures, StageState, size_of
+from millrace.spark.stage_shard import Advanced, StageFigures, StageState, observed, size_of
 
 
 class JoinShard:
@@ -42,13 +41,7 @@ class JoinShard:
         state = JoinState(now=times.before) if before is None else before.kept.state
         assert isinstance(state, JoinState)
         every = [*self._estimators[LEFT], *self._estimators[RIGHT]]
-        progress = tuple(Progress(active=times.before) for _ in every) if before is None else before.progress
-        now = after_step(state.now, times.now if times.goes_back else max(state.now, times.now))
-        if now < state.now:
-            progress = tuple(each.moved_back(state.now - now) for each in progress)
-        seen = [sum((each.seen[n] for each in reports if n in each.seen), Seen()) for n in range(len(every))]
-        observed = zip(every, progress, seen, strict=True)
-        progress = tuple(estimator.observe(so_far, bundle, now) for estimator, so_far, bundle in observed)
+        now, progress = observed(every, before, state.now, reports, times)
         sources = list(zip(every, progress, strict=True))
         split = len(self._estimators[LEFT])
         given = sources[:split], sources[split:]

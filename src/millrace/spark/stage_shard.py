@@ -17,7 +17,7 @@ from millrace.panes.grouping import identify
 from millrace.panes.joining import JoinState
 from millrace.panes.store import RowStore, stack
 from millrace.plan.plan import Stage
-from millrace.sources.bundle import together
+from millrace.sources.bundle import Times, together
 from millrace.spark.deduplicating import Deduplicating
 from millrace.spark.messages import PANES, ROWS, Message, TaskReport
 from millrace.spark.task import panes_of
@@ -93,19 +93,14 @@ class StageShard:
         times = together([each.times for each in reports])
         state = PaneState(now=times.before) if before is None else before.kept.state
         assert isinstance(state, PaneState)
-        progress = tuple(Progress(active=times.before) for _ in self._estimators) if before is None else before.progress
         sent = [from_bytes(message.payload) for message in messages if message.payload is not None]
-        seen = [sum((each.seen[n] for each in reports if n in each.seen), Seen()) for n in range(len(self._estimators))]
+        seen: list[Seen] | None = None
         letters: list[dict[str, Any]] = []
         if self._dedup is not None:
             passed = self._dedup.take(state, sent)
             state, sent, letters = passed.state, passed.tables, passed.letters
-            seen = [passed.seen] if passed.seen is not None and self._estimators else seen
-        now = after_step(state.now, times.now if times.goes_back else max(state.now, times.now))
-        if now < state.now:
-            progress = tuple(each.moved_back(state.now - now) for each in progress)
-        observed = zip(self._estimators, progress, seen, strict=True)
-        progress = tuple(estimator.observe(so_far, bundle, now) for estimator, so_far, bundle in observed)
+            seen = [passed.seen] if passed.seen is not None and self._estimators else None
+        now, progress = observed(self._estimators, before, state.now, reports, times, seen)
         watermark = state.watermark if times.watermark is None else times.watermark
         marks = {stage: mark for each in reports for stage, mark in each.marks.items()}
         if marks:
@@ -147,6 +142,24 @@ class StageShard:
             return None
         found = [next_idle(sources, state.now), self._panes.due(state, follows_clock(sources, state.now))]
         return min((instant for instant in found if instant is not None), default=None)
+
+
+def observed(
+    estimators: Sequence[Estimator], before: StageState | None, was: int, reports: Sequence[TaskReport], times: Times,
+    seen: Sequence[Seen] | None = None,
+) -> tuple[int, tuple[Progress, ...]]:  # fmt: skip
+    """Processing time after a micro-batch, and the progress of the sources of a stage.
+
+    `was` is processing time before it. `seen` holds the event times, if they are not those that the tasks reported.
+    """
+    progress = tuple(Progress(active=times.before) for _ in estimators) if before is None else before.progress
+    now = after_step(was, times.now if times.goes_back else max(was, times.now))
+    if now < was:
+        progress = tuple(each.moved_back(was - now) for each in progress)
+    if seen is None:
+        seen = [sum((each.seen[n] for each in reports if n in each.seen), Seen()) for n in range(len(estimators))]
+    each_source = zip(estimators, progress, seen, strict=True)
+    return now, tuple(estimator.observe(so_far, bundle, now) for estimator, so_far, bundle in each_source)
 
 
 def _last(said: pa.Table, keys: tuple[str, ...]) -> pa.Table:
