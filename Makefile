@@ -28,7 +28,8 @@ test: $(READY) browser  ## Run all tests in two processes, and hold the coverage
 browser:  ## Install Chromium for the tests of the page, if there is none.
 	@tools/browser.sh
 
-soak: $(READY)  ## Let trouble befall live queries for SOAK_SECONDS=600, and WALKS=2000 projects, at random.
+soak: $(READY)  ## Random tests with new seeds; trouble for live queries for SOAK_SECONDS=600, and for WALKS=2000 projects.
+	CI_SEEDS=random $(BIN)/pytest -q -n 2 --dist worksteal -m "not spark and not browser"
 	SOAK_SECONDS=$${SOAK_SECONDS:-600} SOAK_SEED=$${SOAK_SEED:-$$$$} $(BIN)/pytest -q tests/server/test_live_soak.py
 	WALKS=$${WALKS:-2000} $(BIN)/pytest -q --show-capture=no tests/running/test_walks.py
 
@@ -83,4 +84,5 @@ $(READY): requirements.lock pyproject.toml
 		{ echo "Python cannot make a virtual environment; on Debian: apt install python3-venv" >&2; exit 1; }
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m millrace.spark.home
 	@touch $(READY)

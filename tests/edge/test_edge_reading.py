@@ -19,6 +19,7 @@ from millrace.model.watermark import Seen
 from millrace.plan.compile import stage_of
 from millrace.sources.bundle import Bundle
 from millrace.spark.task import Reading, Sent
+from shaping import by_shape_always
 
 SOURCE = memory("input", "k STRING, kind STRING, n BIGINT, at TIMESTAMP, note STRING")
 EMPTY = table("empty", "k STRING, name STRING", view="empty")
@@ -90,6 +91,31 @@ def read(output: str, texts: list[str | None], at_once: bool) -> tuple[Any, Seen
 @example(["[]", good(1)])
 def test_at_once_or_not_is_the_same(name: str, texts: list[str | None]) -> None:
     assert read(name, texts, at_once=True) == read(name, texts, at_once=False)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+@examples(30)
+@given(st.lists(records.filter(lambda text: text is not None), max_size=6))
+@example(['{"kind": "click", "at": "noon"}', good(1)])
+@example([good(1), '{"kind": "view", "note": "\\ud83d"}', good(2)])
+def test_by_shape_or_not_is_the_same(name: str, texts: list[str | None]) -> None:
+    pytest.importorskip("numba")
+    expected = read(name, texts, at_once=False)
+    with by_shape_always():
+        reading_of(name)._decoder.json.by_shape._away = 0
+        assert read(name, texts, at_once=True) == expected
+
+
+def test_records_decoded_by_shape_are_counted() -> None:
+    pytest.importorskip("numba")
+    reading = Reading([(0, stage_of("output", OUTPUTS["counts"]))], SOURCE, {})
+    texts = [good(number) for number in range(100)]
+    texts[50] = '{"k": "\\u00fc", "kind": "view", "n": 1.5}'
+    bundle = Bundle("here", np.arange(100), pa.array(texts, pa.string()))
+    with by_shape_always():
+        (letter,) = reading.take(bundle, None, {0: Sent()})  # type: ignore[arg-type]
+    assert (letter["offset"], letter["reason"]) == (50, "n is not BIGINT: 1.5")
+    assert reading.by_shape == 99
 
 
 HOUR = 3_600 * SECOND

@@ -382,8 +382,11 @@ def test_retention_takes_no_more_than_it_must(given: list[Any], max_age: int | N
     held: list[Block] = []
     for place, (part, ended, size) in enumerate(sorted(given, key=lambda each: each[0])):
         held.append(Block(part, place, 1, size, 0, ended, ended, place))
-    gone = stale(held, max_age, max_bytes, 10)
-    kept = [block for block in held if block not in gone]
+    kept, gone = held, list[Block]()
+    # Again until nothing is left to remove, as `retain` does: stamps may go back while the clock is in doubt.
+    while found := stale(kept, max_age, max_bytes, 10):
+        gone += found
+        kept = [block for block in kept if block not in found]
     for part in (0, 1):
         numbers = [block.first for block in held if block.partition == part]
         left = [block.first for block in kept if block.partition == part]

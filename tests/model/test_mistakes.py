@@ -75,7 +75,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     (
         "event time replaced",
         lambda: timed.with_columns(at="at"),
-        "with_columns() cannot replace column 'at', which is the event time",
+        "with_columns() cannot replace column 'at', which the event time needs",
     ),
     ("no columns added", lambda: plays.with_columns(), "at least one column"),
     ("missing event time", lambda: plays.window(window.fixed("1h")), "call .event_time(column, delay=...)"),

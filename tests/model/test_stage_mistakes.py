@@ -67,7 +67,7 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
     (
         "a column of both sides",
         lambda: seen.join(clicks.event_time("at", delay="1m"), on="ad", within=("0s", "1h")),
-        "column 'at'; leave it out or rename it on one side with select(); if it is the event time, before .event_time",
+        "column 'at'; leave it out or rename it on one side with select()",
     ),
     (
         "windows of both sides",
@@ -123,11 +123,6 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
         lambda: sink(hourly.join(titles_file, on="track")).explain(),
         "table 'titles' may change, and an answer that is taken back must find the same row; join it before .aggregate",
     ),
-    (
-        "a function that only Spark has",
-        lambda: sink(hourly.with_columns(sound="soundex(track)")).explain(),
-        "SOUNDEX(track) runs only in Spark; compute it before .aggregate(...), or with a function of yours: udf(...)",
-    ),
     ("bounds swapped", lambda: seen.join(clicked, on="ad", within=("1h", "0s")), "give the lesser bound first"),
     ("one bound", lambda: seen.join(clicked, on="ad", within=anything), "a pair of durations, such as ('0s', '1h')"),
     ("no bounds", lambda: seen.join(clicked, on="ad"), "give one of them: join(other, on='k', within=('0s', '1h'))"),
@@ -171,15 +166,31 @@ MISTAKES: list[tuple[str, Callable[[], Any], str]] = [
         "'track' is STRING; name a TIMESTAMP that is not after",
     ),
     (
-        "answers and rows",
-        lambda: hourly.union(plays),
-        "aggregate the rows first, or send both to one topic and read tha",
+        "answers and rows without an event time",
+        lambda: hourly.select("track", at="window_start").union(log("likes", "track STRING, at TIMESTAMP")),
+        "call .event_time(column, delay=...) on them before union()",
+    ),
+    (
+        "an event time of answers and rows",
+        lambda: (
+            hourly.select("track", at="window_start", n="plays")
+            .union(plays.select("track", "at", n="1L"))
+            .event_time("at")
+        ),
+        "name it on the streams that union() takes",
+    ),
+    (
+        "one query with two event times",
+        lambda: hourly.event_time("window_start").union(hourly.event_time("window_end")),
+        "use the same column on all sides",
     ),
     (
         "a single query of several",
         lambda: batch(hourly.window(hour).aggregate(n=agg.count()), []),
         "run_script(pipeline,",
     ),
+    ("late rows of a join", lambda: seen.join(clicked, on="ad", within=("0s", "1h"), late="yes"), "late= is 'drop' or"),
+    ("late rows of a table", lambda: plays.join(titles, on="track", late="keep"), "join(late=...) takes a stream"),
     ("late answers kept", lambda: hourly.window(hour, late="keep"), "leave late= out: late answers are counted"),
 ]
 
@@ -197,6 +208,7 @@ MISPLACED = [
     ("having", "a query has no having(); use where()"),
     ("limit", "a query has no limit(); use agg.top_k(..., by=...) in a query that reads it"),
     ("dedup", "a query has no dedup(); call it before .aggregate()"),
+    ("trigger", "a query has no trigger(); call it before .aggregate()"),
     ("retracting", "a query has no retracting(); call it before .aggregate()"),
     ("aggregate", "to aggregate its answers, call .window(...) first"),
 ]

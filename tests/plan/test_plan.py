@@ -34,7 +34,7 @@ def test_the_plans_of_the_examples(path: Path) -> None:
     pipeline = load(path)
     plan = compile(pipeline, PlanSettings(shards=2))
     fingerprint = json.dumps(plan.fingerprint(), indent=1)
-    found = f"{as_text(pipeline, plan, statements=True)}\n\nfingerprint {fingerprint}\n"
+    found = f"{as_text(plan, statements=True)}\n\nfingerprint {fingerprint}\n"
     golden = GOLDEN / f"{path.stem}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(found, encoding="utf-8")

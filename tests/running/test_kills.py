@@ -38,7 +38,7 @@ def kill_workers(process: Process, kills: int) -> None:
         if workers:
             kill(draw.choice(workers))
             kills -= 1
-        time.sleep(draw.uniform(0.0, 0.2))
+        time.sleep(draw.uniform(0.0, 0.05))
     assert kills == 0
 
 
@@ -53,7 +53,7 @@ def test_exactly_once_is_the_clean_run_byte_for_byte(tmp_path: Path, clean: Answ
             time.sleep(draw.uniform(0, 0.8))
             process.kill()
     process = start(pipeline, Guarantee.EXACTLY_ONCE)
-    kill_workers(process, 40)  # which are replaced
+    kill_workers(process, 10)  # which are replaced
     process.wait()
     assert written(pipeline) == clean
 

@@ -320,14 +320,16 @@ def test_a_query_ends_by_itself_at_a_version(one: LiveServer, plays: Plays) -> N
 
 
 def test_changes_within_an_interval_are_sent_as_one(one: LiveServer, plays: Plays, peer: Peer) -> None:
-    peer.subscribe(ALL.format(plays.view), min_interval=0.5)
-    peer.until("ready")
+    interval = 1.0
     began = time.monotonic()
+    peer.subscribe(ALL.format(plays.view), min_interval=interval)
+    peer.until("ready")
     for n in range(10):
         version = plays.commit(("e", "NO", n))
-    batch, progress = peer.until("progress")
-    assert 0.3 < time.monotonic() - began < 5
-    assert (texts(batch, "adds"), progress["version"]) == ([["e", ["e", "NO", 9]]], version)
+    batches = [each for each in peer.until("progress", version=version) if each["type"] == "batch"]
+    # A busy machine may spread the commits over several intervals, of which each has one batch.
+    assert len(batches) <= (time.monotonic() - began) / interval
+    assert texts(batches[-1], "adds") + texts(batches[-1], "changes") == [["e", ["e", "NO", 9]]]
 
 
 def events(lines: Iterator[str]) -> Iterator[dict[str, str]]:

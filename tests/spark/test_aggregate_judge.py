@@ -24,7 +24,7 @@ from millrace.model.arrow import arrow_type
 from millrace.model.duration import END_OF_TIME, SECOND, to_datetime
 from millrace.model.errors import NoValueError
 from millrace.model.query import Query
-from millrace.model.schema import is_numeric
+from millrace.model.schema import is_numeric, parse_schema
 from millrace.panes.advance import Panes, PaneState
 from millrace.panes.columns import columnar
 from millrace.panes.grouping import group
@@ -47,7 +47,16 @@ EDGES: dict[str, list[Any]] = {
     "DATE": [date(1, 1, 1), date(9999, 12, 31), date(1970, 1, 1), date(2024, 2, 29)],
     "TIMESTAMP": [datetime(2024, 2, 29, 23, 59, 59, 999999, UTC), datetime(1969, 12, 31, tzinfo=UTC)],
     "BOOLEAN": [True, False],
-}
+    "STRUCT<b: DOUBLE, a: STRING>": [
+        {"b": 1.5, "a": "x"}, {"b": 1.5, "a": None}, {"b": None, "a": "y"}, {"b": math.nan, "a": ""},
+        {"b": -0.0, "a": "x"}, {"b": 0.0, "a": "x"}, {"b": None, "a": None},
+    ],
+    "ARRAY<INT>": [[], [1], [1, 2], [None], [1, None], [2**31 - 1], [-1, 5]],
+    "ARRAY<STRUCT<n: INT, at: DATE>>": [
+        [], [None], [{"n": 1, "at": None}], [{"n": 1, "at": date(2024, 1, 1)}, {"n": None, "at": None}],
+        [{"n": 1, "at": date(2024, 1, 1)}],
+    ],
+}  # fmt: skip
 OF_NUMBERS: dict[str, tuple[Any, str]] = {
     "sum": (agg.sum, "try_sum(v)"),
     "mean": (agg.mean, "try_avg(v)"),
@@ -144,6 +153,8 @@ def agrees(ours: Any, theirs: Any, name: str) -> bool:
         return len(ours) == len(theirs) and all(
             agrees(one, other, name) for one, other in zip(ours, theirs, strict=True)
         )
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return list(ours) == list(theirs) and agrees([*ours.values()], [*theirs.values()], name)
     if isinstance(ours, Decimal) and isinstance(theirs, Decimal):
         return abs(Fraction(ours) - Fraction(theirs)) <= Fraction(1, 2 * 10 ** -int(ours.as_tuple().exponent))
     if not isinstance(ours, float) or not isinstance(theirs, float):
@@ -192,12 +203,11 @@ def test_answers_are_those_of_spark(spark: SparkSession, kind: str) -> None:
 
 @pytest.mark.spark
 def test_types_are_those_of_spark(spark: SparkSession) -> None:
-    names = {"INT": "int", "BIGINT": "bigint", "TINYINT": "tinyint"}
     for kind, name in CASES:
         sql = {"sum": "sum(v)", "mean": "avg(v)"}.get(name, SQL[name])
         typed = spark.sql(f"SELECT {sql} AS x FROM (SELECT CAST(NULL AS {kind}) AS v, current_timestamp() AS at)")
-        theirs = typed.schema["x"].dataType.simpleString().upper().replace(",", ", ")
-        assert asked(kind, name).computed[0].column.type == theirs, (kind, name, names)
+        theirs = parse_schema(f"x {typed.schema['x'].dataType.simpleString()}").type_of("x")
+        assert asked(kind, name).computed[0].column.type == theirs, (kind, name)
 
 
 def answered(aggregate: Aggregate, bundles: list[list[Any]], kind: str) -> list[Any]:

@@ -41,7 +41,8 @@ def test_a_java_that_ends_at_once_is_one_line(tmp_path: Path, limit: str, says: 
     log = tmp_path / "spark.log"
     ran = subprocess.run(
         ["sh", "-c", f'{limit} && exec "$0" "$@"', sys.executable, "-c", START, str(log)],
-        capture_output=True, text=True, check=True, timeout=60, env={**os.environ, "JAVA_HOME": str(tmp_path / "jdk")},
+        capture_output=True, text=True, check=True, timeout=60,
+        env={**os.environ, "JAVA_HOME": str(tmp_path / "jdk"), "XDG_CACHE_HOME": str(tmp_path / "cache")},
     )  # fmt: skip
     assert ran.stdout.startswith(says)
     assert ran.stdout.endswith(f"; its own output is in {log}\n")

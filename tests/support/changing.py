@@ -15,7 +15,7 @@ from millrace.model.trigger import Trigger, may_finish
 from millrace.model.window import CountWindow, Global, Windowing
 from strategies import KEYS
 
-SCHEMA = "k STRING, v BIGINT, f DOUBLE, c DECIMAL(10, 2), s STRING, at TIMESTAMP"
+SCHEMA = "k STRING, v BIGINT, f DOUBLE, c DECIMAL(10, 2), s STRING, p STRUCT<f: DOUBLE, s: STRING>, at TIMESTAMP"
 
 FLOATS = (None, 0.0, -0.0, 0.1, 0.5, -1.25, 1e16, 1e-300, 1e300, float("nan"), float("inf"), float("-inf"))
 INVERTIBLE: dict[str, Aggregate] = {
@@ -42,6 +42,10 @@ KEPT: dict[str, Aggregate] = {
     "set": agg.collect_set("c"),
     "top": agg.top_k("v", 2),
     "top_by": agg.top_k("s", 2, by="v"),
+    "least_pair": agg.min("p"),
+    "last_pair": agg.last("p"),
+    "pairs": agg.collect_set("p"),
+    "top_pairs": agg.top_k("p", 2),
 }
 
 
@@ -56,6 +60,10 @@ def query(windowing: Windowing, trigger: Trigger, mode: str, lateness: str = "0s
     return built
 
 
+def _pair(f: float | None, s: str | None) -> dict[str, Any]:
+    return {"f": f, "s": s}
+
+
 @st.composite
 def changes(draw: st.DrawFn, most: int = 5, latest: int = 40) -> list[list[Change]]:
     """Bundles of changes. A row that is taken back was added before, or is added in the same bundle."""
@@ -66,6 +74,7 @@ def changes(draw: st.DrawFn, most: int = 5, latest: int = 40) -> list[list[Chang
             "f": st.sampled_from(FLOATS),
             "c": st.sampled_from([None, Decimal("0.10"), Decimal("-2.25"), Decimal("99999999.99")]),
             "s": st.sampled_from([None, "", "a", "b"]),
+            "p": st.none() | st.builds(_pair, st.sampled_from(FLOATS), st.sampled_from([None, "a"])),
         }
     )
     standing: list[Change] = []

@@ -23,4 +23,6 @@ def same(one: Any, other: Any) -> bool:
         return one == other or (math.isnan(one) and math.isnan(other))
     if isinstance(one, list):
         return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(map(same, one.values(), other.values()))
     return bool(one == other)

@@ -3,7 +3,7 @@
 from hypothesis import settings
 
 FULL = 100
-"""The examples of a random test that names no number, in every profile but `quick`."""
+"""The examples of a random test that names no number, with random seeds; other profiles draw a share of them."""
 
 
 def examples(many: int) -> settings:

@@ -15,7 +15,7 @@ from millrace.model.duration import SECOND, to_datetime
 from millrace.model.errors import PipelineError
 from millrace.model.inputs import memory
 from millrace.model.query import Query
-from millrace.model.stream import Stream, reads_changes
+from millrace.model.stream import Stream, own_sources, reads_changes
 from millrace.model.trigger import Trigger
 from millrace.model.window import CountWindow, Global, Session, Windowing
 from strategies import KEYS, SCHEMA, all_windows, lasting_triggers, latenesses, modes, time_windows, triggers
@@ -49,11 +49,8 @@ class MicroBatch:
 
 def source(name: str, prefix: str = "", idle: str | None = None) -> Stream:
     """A source; with a prefix, its columns have other names than those of the other side of a join."""
-    stream: Any = memory(name, SCHEMA)
-    if prefix:
-        stream = stream.select("k", **{f"{prefix}v": "v", f"{prefix}at": "at"})
-    timed: Stream = stream.event_time(f"{prefix}at", delay="0s", idle=idle)
-    return timed
+    timed: Stream = memory(name, SCHEMA).event_time("at", delay="0s", idle=idle)
+    return timed.select("k", **{f"{prefix}v": "v", f"{prefix}at": "at"}) if prefix else timed
 
 
 def _aggregated(
@@ -73,8 +70,8 @@ def _queries(draw: st.DrawFn, stream: Stream, lasting: bool) -> Query:
     aggregates = {"v": draw(st.sampled_from(_VALUES)), "w": draw(st.sampled_from(_OTHERS))}
     when = draw(lasting_triggers if lasting else draw(st.sampled_from([triggers, _often])))
     lateness = "1h" if lasting else draw(latenesses)
-    # The answers of a micro-batch have no order, which windows of elements need.
-    windows = time_windows if lasting or reads_changes(stream) else all_windows
+    # The answers of a micro-batch and the rows of two sources have no order, which windows of elements need.
+    windows = time_windows if lasting or reads_changes(stream) or len(own_sources(stream)) > 1 else all_windows
     if lasting and reads_changes(stream):
         # A session keeps the bounds that answers gave it which are taken back, so bundles make a difference.
         windows = windows.filter(lambda each: not isinstance(each, Session))
@@ -128,14 +125,19 @@ def graphs(draw: st.DrawFn, lasting: bool = False) -> dict[str, Query | Stream]:
     idle = None if lasting else draw(st.sampled_from([None, None, "4s"]))
     own = [source(name, idle=idle) for name in SOURCES]
     inputs: list[Stream] = [own[0], own[0].union(own[1])]
+    columns = set(own[0].schema.typed)
     for number in range(draw(st.integers(2, 4))):
         earlier = [read for of in stages.values() if (read := _readable(of)) is not None]
-        kind = draw(st.sampled_from(["query", "query", "query", "rows", "union", "join"]))
+        kind = draw(st.sampled_from(["query", "query", "query", "rows", "union", "mixed", "join"]))
         reads_stage = bool(earlier) and draw(st.integers(0, 5)) > 0
         read = draw(st.sampled_from(earlier if reads_stage else inputs))
         if kind == "union":
             others = [each for each in earlier if set(each.schema.typed) == set(read.schema.typed) and read in earlier]
             read = read.union(draw(st.sampled_from(others))) if others else read
+        elif kind == "mixed":
+            rows = [each.select("k", "v", at="CAST(NULL AS TIMESTAMP)") for each in earlier if "k" in each.schema]
+            rows = [each for each in rows if set(each.schema.typed) == columns]
+            read = draw(st.sampled_from(rows)).union(draw(st.sampled_from(inputs))) if rows else read
         if kind == "rows" and earlier:
             stages[f"stage{number}"] = draw(st.sampled_from(_ROWS[2:]))(draw(st.sampled_from(earlier)))
         elif kind == "join":

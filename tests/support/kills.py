@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from millrace.spark import workers
 from millrace.spark.crash import VARIABLE
 
+_DAEMON = workers.__name__.encode()
 PATIENCE = 180
 """How many seconds a process may take for anything; it never does, unless something is wrong."""
 
@@ -149,7 +151,7 @@ def descendants(pid: int) -> list[int]:
 def is_worker(pid: int) -> bool:
     """Whether a process was forked by a daemon of Spark's for Python workers."""
     try:
-        return all(b"pyspark.daemon" in Path(f"/proc/{each}/cmdline").read_bytes() for each in (pid, _parent(pid)))
+        return all(_DAEMON in Path(f"/proc/{each}/cmdline").read_bytes() for each in (pid, _parent(pid)))
     except OSError:
         return False
 

@@ -1,11 +1,13 @@
 """Dead letters of pipelines with several stages, on every engine: of records, and of answers that cannot be read."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyspark.sql import SparkSession
 
 from millrace import Pipeline, agg, log, memory, on, window
+from millrace.model.query import Query
+from millrace.model.stream import Stream
 from millrace.testing import Script, run_script
 from millrace.testing.run import EngineName
 
@@ -39,6 +41,22 @@ def check(engine: EngineName, spark: SparkSession | None = None) -> None:
         assert [(each.output, each.row) for each in step.dead_letters] == [("total", alone)]
         assert step.dead_letters[0].reason == "event time at is NULL"
     assert [row["n"] for row in answers["total"]] == [1]
+
+    kept = seen.join(clicked, on="ad", within=("0s", "1h"), lateness=("1m", "0s"), late="keep")
+    script = Script().rows("seen", {"ad": "x", "at": NOON})  # the watermark is 11:59, and 11:58 is not too late
+    for at in (NOON - timedelta(minutes=2), NOON - timedelta(minutes=3)):
+        script = script.rows("seen", {"ad": "y", "at": at})
+    answers = run_script(Pipeline("ads", {"n": per_ad(kept)}), script, engine, spark=spark)
+    (letter,) = answers.dead_letters
+    assert letter.row == {"ad": "y", "at": NOON - timedelta(minutes=3)}
+    assert letter.reason == (
+        "too late for the left side of the join on ad, by 1m: its event time is 2026-01-01 11:57:00, and the watermark "
+        "of the side was 2026-01-01 11:59:00, with a lateness of 1m"
+    )
+
+
+def per_ad(joined: Stream) -> Query:
+    return joined.group_by("ad").window(HOUR).aggregate(n=agg.count())
 
 
 @pytest.mark.parametrize("engine", ["reference", "panes"])

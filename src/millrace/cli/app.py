@@ -6,7 +6,21 @@ from typing import Annotated
 import typer
 
 from millrace import __version__
-from millrace.cli import backups, dead, log, pipelines, project, repair, send, serving, tokens, trial, views, watch
+from millrace.cli import (
+    backups,
+    dead,
+    kafka,
+    log,
+    pipelines,
+    project,
+    repair,
+    send,
+    serving,
+    tokens,
+    trial,
+    views,
+    watch,
+)
 from millrace.cli.options import EXIT_CODES_HELP
 
 app = typer.Typer(
@@ -56,6 +70,7 @@ for _panel, _commands in _PANELS.items():
     for _name, _command in _commands.items():
         app.command(_name, rich_help_panel=_panel)(_command)
 app.add_typer(log.topics, name="topics", rich_help_panel="Records")
+app.add_typer(kafka.kafka, name="kafka", rich_help_panel="Records")
 app.add_typer(dead.dead, name="dead", rich_help_panel="Pipelines")
 app.add_typer(views.views, name="views", rich_help_panel="Answers")
 app.add_typer(tokens.tokens, name="tokens", rich_help_panel="Answers")

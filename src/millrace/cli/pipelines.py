@@ -432,7 +432,7 @@ def _row(status: Status, log: Log | None) -> tuple[Any, ...]:
         progress["batch"],
         round(progress["rows_per_second"]),
         round(progress["seconds"], 2),
-        behind(status.pipeline, log),
+        max((each for each in (behind(status.pipeline, log), *status.lags.values()) if each is not None), default=None),
         format_duration(max(0, max(lags)) // SECOND * SECOND) if lags else None,
         progress["open_windows"],
         progress["late"],

@@ -85,7 +85,7 @@ def show(console: Console) -> None:
     answers.add_column("query, and below it the sums it answers")
     for figure in figures():
         query = figure.query
-        how = "batch" if figure.play is _batch else f"{query.trigger}, {query.mode}"
+        how = "batch" if figure.play is _batch else f"{query.when}, {query.mode}"
         sums = [_written(panes, query.mode) for panes in figure.play(query) if panes]
         answers.add_row(
             str(figure.number),

@@ -11,8 +11,13 @@ import pyarrow as pa
 
 ROW_NUMBER = "__row_number"
 """The column with the index of a row's record in its bundle."""
-ROW_ERRORS = (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException)
-"""The errors that a value can cause; any other error means that the statement is wrong."""
+ROW_ERRORS = (
+    duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException, UnicodeDecodeError,
+)  # fmt: skip
+"""The errors that a value can cause; any other error means that the statement is wrong.
+
+DuckDB's message shows a part of the value, and may cut a character, which Python then cannot decode.
+"""
 
 
 class Prepared:

@@ -10,7 +10,7 @@ reason; the others are decoded.
 import json
 import re
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from millrace.edge.by_shape import ByShape
 from millrace.edge.connection import Prepared
 from millrace.edge.hints import hint_for_text, hint_for_value
 from millrace.formats.fields import names_of
@@ -109,6 +110,8 @@ class JsonDecoder:
         )
         exact = {column.name: as_written(f"w{n}", texts[column.name]) for n, column in enumerate(self._unsure)}
         looking = marked(parsed, texts | exact, [])
+        self.by_shape = ByShape(read, schema, strict)
+        """Decodes most records of large bundles."""
         named = [f"v{place} AS {quoted(name)}" for name, place in places.items()]
         self._trusting, self._checking, self._exact = (
             f"SELECT {', '.join([*named, MISFIT])} FROM {rows}" for rows in (trusting, checking, looking)
@@ -131,11 +134,28 @@ class JsonDecoder:
 
     def decode(self, values: pa.Array) -> tuple[pa.Table, list[Misfit]]:
         """The records that fit, as columns in their order, and the misfits."""
+        if not self.by_shape.takes(values):
+            return self.parse(values)
+        rows, matched = self.by_shape.decode(values)
+        if len(rows) == len(values):
+            return rows, []
+        left = np.flatnonzero(~matched)
+        others, misfits = self.parse(values.take(pa.array(left)))
+        misfits = [replace(misfit, row=int(left[misfit.row])) for misfit in misfits]
+        fitting = np.setdiff1d(left, [misfit.row for misfit in misfits], assume_unique=True)
+        places = np.full(len(values), -1)
+        places[matched] = np.arange(len(rows))
+        places[fitting] = len(rows) + np.arange(len(others))
+        together = pa.concat_tables([rows, others]).combine_chunks()
+        return together.take(pa.array(places[places >= 0])), misfits
+
+    def parse(self, values: pa.Array) -> tuple[pa.Table, list[Misfit]]:
+        """The same as `decode`, without shapes: DuckDB parses every record."""
         with self._prepared.over(pa.table({"value": values})) as ask:
             try:
                 statement = self._trusting if look_like_objects(values) else self._checking
                 decoded = ask(statement).to_arrow_table()
-            except duckdb.Error:
+            except (duckdb.Error, UnicodeDecodeError):
                 # One record that is no JSON fails the statement; this one checks each first, which parses it twice.
                 decoded = ask(self._checking).to_arrow_table()
         if decoded[MISFIT].null_count < len(decoded):

@@ -26,6 +26,7 @@ from millrace.model.aggregate import (
     Variance,
 )
 from millrace.model.expression import Expression
+from millrace.model.nested import nested
 from millrace.model.query import Computed
 from millrace.model.schema import is_integer
 from millrace.model.sketch import ApproxDistinct, ApproxQuantile, ApproxTopK, SecondMoment
@@ -82,6 +83,10 @@ def partials_of(computed: Computed, near: dict[str, str]) -> Written:
     """
     if isinstance(computed.aggregate, Sum) and computed.arguments[0].type in ("DOUBLE", "FLOAT"):
         return _float_sum(computed, near)
+    if isinstance(computed.aggregate, Min | First | Collect | TopK):
+        for argument in computed.arguments:
+            if nested(argument.type) is not None:
+                raise NotInSqlError(f"SQL has another order of values of {argument.type}")
     for kind, write in _AGGREGATES:
         if isinstance(computed.aggregate, kind):
             written = write(computed)

@@ -20,11 +20,13 @@ class RecordDecoder:
     def __init__(self, source: Source, wanted: Container[str] | None = None) -> None:
         """Decode all columns, or at least the wanted ones."""
         self._source, self._wanted = source, wanted
+        self.by_shape = 0
+        """How many records of JSON have been decoded by shape."""
 
     @cached_property
     def json(self) -> JsonDecoder:
         """The decoder of JSON, created when it is first needed, because not every schema has one."""
-        return JsonDecoder(self._source.schema, self._wanted, self._source.is_strict)
+        return JsonDecoder(self._source.value_schema, self._wanted, self._source.is_strict)
 
     @cached_property
     def _cells(self) -> CellDecoder:
@@ -35,7 +37,9 @@ class RecordDecoder:
         if bundle.rows is not None:
             return self._present(bundle.rows)
         if bundle.cells is None:
-            return self.json.decode(bundle.texts)
+            decoded = _beside(*self.json.decode(bundle.texts), bundle)
+            self.by_shape = self.json.by_shape.matched
+            return decoded
         rows, misfits = self._cells.decode(bundle.cells)
         places = np.delete(np.arange(len(bundle)), list(bundle.wrong))
         moved = [replace(each, row=int(places[each.row])) for each in misfits]
@@ -52,3 +56,13 @@ class RecordDecoder:
             return rows, []
         left = np.delete(np.arange(len(rows)), list(absent))
         return rows.take(pa.array(left)), [Misfit(row, absent[row]) for row in sorted(absent)]
+
+
+def _beside(rows: pa.Table, misfits: list[Misfit], bundle: Bundle) -> tuple[pa.Table, list[Misfit]]:
+    """Decoded rows with those columns that are not in the texts of the records, and the misfits."""
+    if bundle.metadata is None:
+        return rows, misfits
+    left = np.delete(np.arange(len(bundle)), [misfit.row for misfit in misfits])
+    more = bundle.metadata.take(pa.array(left)) if misfits else bundle.metadata
+    columns = dict(zip(rows.column_names, rows.columns, strict=True))
+    return pa.table(columns | dict(zip(more.column_names, more.columns, strict=True))), misfits

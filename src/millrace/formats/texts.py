@@ -28,3 +28,13 @@ def offsets_of(column: pa.Array) -> npt.NDArray[np.int32]:
     if not len(column):
         return np.zeros(1, np.int32)
     return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
+
+
+def ends_of(column: pa.Array) -> npt.NDArray[np.int64]:
+    """The start of each value of a text or binary array, large or not, and the end of the last."""
+    if not len(column):
+        return np.zeros(1, np.int64)
+    is_large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    kind = np.dtype(np.int64 if is_large else np.int32)
+    held = np.frombuffer(column.buffers()[1], kind, len(column) + 1, column.offset * kind.itemsize)
+    return held.astype(np.int64)

@@ -63,6 +63,11 @@ def _check(box: LetterBox, letters: Sequence[Letter], anyway: bool) -> None:
                 f"dead letter {letter.number} is not a record but a value of {about.output}",
                 "change the pipeline, and compute it again: millrace replay FILE",
             )
+        if source.kind == "kafka":
+            raise PipelineError(
+                f"dead letter {letter.number} is from Kafka, to which millrace does not send again",
+                "send its value to the topic with a Kafka producer: millrace dead show PIPELINE --values",
+            )
         if source.kind != "log":
             raise PipelineError(
                 f"dead letter {letter.number} is from {about.origin}, not from a topic",

@@ -540,12 +540,26 @@ def fold(
 
 
 def sort_key(value: Any) -> tuple[bool, Any]:
-    """Order values as Spark does: NaN after every other number."""
+    """Order values as Spark does: NaN after every other number, arrays and structs part by part, NULL in them first."""
+    match value:
+        case list():
+            return False, tuple(map(_part_key, value))
+        case dict():
+            return False, tuple(map(_part_key, value.values()))
     return (True, 0) if isinstance(value, float) and isnan(value) else (False, value)
+
+
+def _part_key(value: Any) -> tuple[Any, ...]:
+    return () if value is None else sort_key(value)
 
 
 def one_zero(value: Any) -> Any:
     """A value with -0.0 replaced by 0.0, which it equals."""
+    match value:
+        case list():
+            return [one_zero(each) for each in value]
+        case dict():
+            return {name: one_zero(each) for name, each in value.items()}
     return value + 0.0 if isinstance(value, float) else value
 
 
@@ -562,6 +576,11 @@ def check_types(aggregate: Aggregate, types: Sequence[str]) -> None:
         raise refuse(f"{aggregate} needs numbers, but {aggregate.arguments[0]} is {types[0]}")
     if isinstance(aggregate, CountIf) and types[0] not in ("BOOLEAN", "UNKNOWN"):
         raise refuse(f"{aggregate} needs a condition, but {aggregate.arguments[0]} is {types[0]}")
+    if isinstance(aggregate, Min | First | Collect | TopK):
+        for argument, type in zip(aggregate.arguments, types, strict=True):
+            if "MAP<" in type:
+                advice = "use parts of it, or map_entries(...), which is an ARRAY of STRUCTs"
+                raise refuse(f"{aggregate} needs values that have an order, but {argument} is {type}", advice=advice)
 
 
 def _expression(value: str | None, where: str) -> str:

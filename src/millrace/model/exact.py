@@ -9,7 +9,10 @@ BITS = 1074
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """A sum of floats: its finite values in units of 2**-1074, and the numbers of values that are not finite."""
+    """A sum of floats: its finite values in units of 2**-1074, and the numbers of values that are not finite.
+
+    A number below 0 is of values that are taken back and were not added: an inf that is taken back counts as -inf.
+    """
 
     units: int = 0
     nans: int = 0
@@ -45,7 +48,8 @@ class Exact:
         """The sum divided by a count, rounded once; infinite if it is beyond DOUBLE."""
         if self.is_finite:
             return _quotient(self.units, count << BITS)
-        return nan if self.nans or (self.above and self.below) else inf if self.above else -inf
+        goes_up, goes_down = self.above > 0 or self.below < 0, self.above < 0 or self.below > 0
+        return nan if self.nans or (goes_up and goes_down) else inf if goes_up else -inf
 
 
 def square(value: float) -> int:

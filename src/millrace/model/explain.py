@@ -1,9 +1,9 @@
 """The flow of a pipeline as text, and as a picture for notebooks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from millrace.model.duration import format_duration
 from millrace.model.operators import operator_of
@@ -28,50 +28,61 @@ class Step:
     inputs: tuple["Step", ...] = ()
     source: str | None = None
     """The name of the source, if it is one."""
+    sides: tuple[str, ...] = ()
+    """The names of its inputs, if they have names."""
 
 
 def steps(pipeline: "Pipeline") -> tuple[Step, ...]:
     """The last step of each view and sink, with all its inputs."""
-    last = [Step("view", f"{name} ({of.schema})", (_of(of),)) for name, of in pipeline.views.items()]
-    last += [Step("sink", str(output.sink), (_of(output.of),)) for output in pipeline.sinks]
+    last = [Step("view", f"{name} ({of.schema})", (_of(of, ()),)) for name, of in pipeline.views.items()]
+    last += [Step("sink", str(output.sink), (_of(output.of, ()),)) for output in pipeline.sinks]
     return tuple(last)
 
 
-def flow_as_text(of: Query | Stream) -> str:
-    """The flow of a query or a stream, source first; the sides of a union are indented."""
-    return "\n".join(_lines(_of(of), ""))
+Named: TypeAlias = Sequence[tuple[Query | Stream, str]]
+"""The names of queries and joins that are shown on their own; where another one reads them, the name is enough."""
+
+
+def flow_as_text(of: Query | Stream, named: Named | None = None) -> str:
+    """The flow of a query or a stream, source first; the sides of a union or a join are indented."""
+    return "\n".join(_lines(_of(of, named or (), is_first=True), ""))
 
 
 def _lines(step: Step, indent: str) -> Iterator[str]:
     if len(step.inputs) == 1:
         yield from _lines(step.inputs[0], indent)
     else:
-        for number, before in enumerate(step.inputs, 1):
-            yield f"{indent}side {number}"
+        names = step.sides or tuple(f"side {number}" for number in range(1, len(step.inputs) + 1))
+        for name, before in zip(names, step.inputs, strict=True):
+            yield f"{indent}{name}"
             yield from _lines(before, indent + "  ")
     yield f"{indent}{step.verb:<11} {step.detail}"
 
 
-def _of(node: Stream | Query) -> Step:
-    if isinstance(node, Query):
-        return _of_query(node)
-    operator = operator_of(node)
-    source = node.name if isinstance(node, Source) else None
-    if isinstance(node, AnswerStream):
-        return _of_query(node.query)
-    if isinstance(node, JoinStream):
-        return Step(operator.verb, operator.detail, tuple(map(_of, node.sides)))
-    return Step(operator.verb, operator.detail, tuple(map(_of, parents(node))), source)
+def _of(node: Stream | Query, named: Named, is_first: bool = False) -> Step:
+    """The last step of a node; `is_first` if it is the node that is shown, whose own name says nothing."""
+    computed = node.query if isinstance(node, AnswerStream) else node
+    name = next((name for known, name in named if known == computed), None)
+    if isinstance(computed, Query | JoinStream) and name is not None and not is_first:
+        return Step("reads", name)
+    if isinstance(computed, Query):
+        return _of_query(computed, named)
+    operator = operator_of(computed)
+    if isinstance(computed, JoinStream):
+        sides = tuple(_of(side, named) for side in computed.sides)
+        return Step(operator.verb, operator.detail, sides, sides=("left", "right"))
+    source = computed.name if isinstance(computed, Source) else None
+    return Step(operator.verb, operator.detail, tuple(_of(each, named) for each in parents(computed)), source)
 
 
-def _of_query(query: Query) -> Step:
-    step = _of(query.stream)
+def _of_query(query: Query, named: Named) -> Step:
+    step = _of(query.stream, named)
     lateness = f", lateness {format_duration(query.lateness)}" if query.lateness else ""
     lateness += "; what is later becomes a dead letter" if query.keeps_late else ""
     steps = [
         ("group by", ", ".join(query.keys)),
         ("window", f"{query.windowing}{lateness}"),
-        ("trigger", f"{query.trigger}{_about(query)}"),
+        ("trigger", f"{query.when}{_about(query)}"),
         ("panes", str(query.mode)),
         ("aggregate", ", ".join(f"{name} = {aggregate}" for name, aggregate in query.aggregates.items())),
     ]
@@ -84,7 +95,7 @@ def _of_query(query: Query) -> Step:
 def _about(query: Query) -> str:
     if query.needs_an_end:
         return _AT_THE_END
-    return _FINISHES if may_finish(query.trigger) else ""
+    return _FINISHES if may_finish(query.when) else ""
 
 
 # The picture has boxes in columns, one column for each path from a source, joined by lines.

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from millrace.model.errors import NotFoundError
 
-Extra: TypeAlias = Literal["server", "postgresql"]
+Extra: TypeAlias = Literal["server", "postgresql", "kafka"]
 """The extras of pyproject.toml that add a feature; `java` installs a Java for Spark (`spark/java.py`)."""
 
 

@@ -11,7 +11,8 @@ from typing import Any, Protocol, TypeAlias
 
 from millrace.model.changes import Change
 from millrace.model.duration import BEGINNING_OF_TIME, to_instant
-from millrace.model.joining import JoinReference, JoinSpec, out_watermark
+from millrace.model.joining import LEFT, RIGHT, JoinReference, JoinSpec, out_watermark
+from millrace.model.late import late_for_join
 from millrace.model.pane import Failure, Mode, Pane
 from millrace.model.query import Query
 from millrace.model.refined import is_view_row
@@ -23,8 +24,8 @@ from millrace.model.stream import (
     Stream,
     derived_in,
     find_event_time,
-    reads_changes,
-    sources,
+    only_from,
+    own_sources,
 )
 from millrace.model.window import Row, Session
 
@@ -154,23 +155,30 @@ class StreamReader:
     def __init__(self, stream: Stream, rows: RowEvaluator, is_answer: bool = False) -> None:
         """`rows` are its row operators. If the stream `is_answer`, rows that leave it are removed from views."""
         self.stream, self.rows, self._is_answer = stream, rows, is_answer
-        self.sources = frozenset[str]()
+        self.sources = frozenset(source.name for source in own_sources(stream))
         """The sources that it reads itself."""
-        if not reads_changes(stream):
-            self.sources = frozenset(source.name for source in sources(stream))
+        roots = (*own_sources(stream), *derived_in(stream))
+        self._times = {root: find_event_time(only_from(stream, root)) for root in roots}
 
     def take(self, rows: Mapping[str, Iterable[Row]], watermark: int, now: int) -> list[Change]:
         """The changes that bundles of sources give, as one bundle."""
-        column = find_event_time(self.stream)
+        columns = {source.name: self._times[source] for source in own_sources(self.stream)}
         return [
             Change(row, 0 if column is None else to_instant(row[column.column]))
             for source, bundle in rows.items()
             if source in self.sources
+            for column in (columns[source],)
             for row in self.rows.take(bundle, source, watermark, now)
         ]
 
     def change(self, root: Derived, said: Said) -> list[Change]:
         """The changes that an answer of another stage gives."""
+        before = len(self.rows.dead)
+        made = self._changes(root, said)
+        self.rows.dead[before:] = [replace(each, has_record=False) for each in self.rows.dead[before:]]
+        return made
+
+    def _changes(self, root: Derived, said: Said) -> list[Change]:
         if not isinstance(root, AnswerStream) or not isinstance(said, Pane):
             assert isinstance(said, Change)
             return self._rows_of(root, said)
@@ -184,7 +192,7 @@ class StreamReader:
         return [Change({**nothing, **about}, said.at, -1, replace(said, diff=-1))]
 
     def _rows_of(self, root: Derived, change: Change) -> list[Change]:
-        column = find_event_time(self.stream)
+        column = self._times[root]
         made = []
         for row in self.rows.take_change(root, change.row):
             at = change.at
@@ -225,7 +233,7 @@ class StageEngine:
         of = stage.of
         self.engine: Any = start(of, tables, now) if isinstance(of, Query) else PlainRows(of, tables, now)
         self.readers = (StreamReader(stage.stream, self.engine.rows, not isinstance(of, Query)),)
-        self._now = now
+        self._now, self._is_idle = now, False
 
     def step(self, given: StepInput) -> list[Any]:
         """Its answers to a micro-batch."""
@@ -235,16 +243,19 @@ class StageEngine:
         said = list(self.engine.change(changes)) if changes else []
         self._now = self._now if given.now is None else given.now
         if given.derived and not self.stage.inputs:
-            return said + list(self.engine.advance(self._now))
-        watermark = watermark_of(reader, self.stage.inputs, given)
-        if watermark is not None and watermark > self.engine.event_time:
-            said += self.engine.watermark(watermark)
+            said += self.engine.advance(self._now)
+            self._is_idle = reader.rows.is_idle(self._now)
+            return said
+        marks = times_of(reader, self.stage.inputs, given, self._now)
+        self._is_idle = all(is_idle for _, is_idle in marks)
+        if marks and least(marks) > self.engine.event_time:
+            said += self.engine.watermark(least(marks))
         return said if given.now is None else said + list(self.engine.clock(given.now))
 
     @property
     def time(self) -> tuple[int, bool]:
-        """Its watermark, and whether none of its own sources has had input for its idle timeout."""
-        return self.engine.event_time, self.readers[0].rows.is_idle(self._now)
+        """Its watermark, and whether all that it reads is idle."""
+        return self.engine.event_time, self._is_idle
 
     @property
     def dropped(self) -> int:
@@ -295,24 +306,30 @@ class JoinStage:
             changes = reader.take(given.rows, before, self._now)
             read = [each for each in self.stage.inputs if each[0] in derived_in(reader.stream)]
             sides.append(changes + [made for each in read for made in changes_of(reader, each, given)])
+        for number in (LEFT, RIGHT) if self._spec.keeps_late else ():
+            self._keep_late(number, sides[number])
         self._now = self._now if given.now is None else given.now
         times = [self._side(number, given) for number in (0, 1)]
         self._idle = times[0][1], times[1][1]
         self._marks = max(times[0][0], self._marks[0]), max(times[1][0], self._marks[1])
         return self.engine.step(sides[0], sides[1], self._marks)
 
+    def _keep_late(self, side: int, changes: Iterable[Change]) -> None:
+        """Make dead letters of the rows that the join drops."""
+        watermark = self._marks[side]
+        self.readers[side].rows.dead += [
+            RowDeadLetter(each.row, late_for_join(self._spec, side, each.at, watermark).reason, has_record=False)
+            for each in changes
+            if self._spec.is_late(side, each.at, watermark)
+        ]
+
     def _side(self, number: int, given: StepInput) -> tuple[int, bool]:
         """The watermark of a side, and whether it is idle."""
         reader, before = self.readers[number], self._marks[number]
         read = [each for each in self.stage.inputs if each[0] in derived_in(reader.stream)]
-        if read:
-            is_idle = all(given.times[place][1] for _, place in read)
-            mark = watermark_of(reader, read, given)
-        else:
-            after = reader.rows.clock(self._now)
-            is_idle = reader.rows.is_idle(after)
-            mark = reader.rows.watermark(after) if given.derived else watermark_of(reader, (), given)
-        return (before if is_idle or mark is None else mark), is_idle
+        marks = times_of(reader, read, given, self._now)
+        is_idle = all(idle for _, idle in marks)
+        return (before if is_idle else least(marks)), is_idle
 
     @property
     def time(self) -> tuple[int, bool]:
@@ -340,11 +357,16 @@ def changes_of(reader: StreamReader, read: tuple[Derived, int], given: StepInput
         yield from reader.change(root, said)
 
 
-def watermark_of(reader: StreamReader, inputs: Sequence[tuple[Derived, int]], given: StepInput) -> int | None:
-    """The watermark of a stream: the least of the stages that it reads, or of the given ones of its sources."""
-    if inputs:
-        return least([given.times[number] for _, number in inputs])
-    return min((given.marks[source] for source in reader.sources), default=None)
+def times_of(
+    reader: StreamReader, inputs: Sequence[tuple[Derived, int]], given: StepInput, now: int
+) -> list[tuple[int, bool]]:
+    """The watermarks of what a stream reads, and whether each is idle: those of stages, and one for its sources."""
+    marks = [given.times[number] for _, number in inputs]
+    if reader.sources:
+        after = reader.rows.clock(now)
+        own = reader.rows.watermark(after) if given.derived else min(given.marks[each] for each in reader.sources)
+        marks.append((own, reader.rows.is_idle(after)))
+    return marks
 
 
 def as_change(query: Query, pane: Pane) -> Change | None:
@@ -411,8 +433,5 @@ class GraphEngine:
         given = StepInput(rows or {}, self._marks, now, derived)
         for each in self.stages:
             given.said.append(each.step(given))
-            at, is_idle = each.time
-            if each.stage.inputs and isinstance(each, StageEngine):
-                is_idle = all(given.times[number][1] for _, number in each.stage.inputs)
-            given.times.append((at, is_idle))
+            given.times.append(each.time)
         return {name: given.said[n] for n, each in enumerate(self.stages) for name in each.stage.outputs}

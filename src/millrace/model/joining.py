@@ -44,7 +44,7 @@ from millrace.model.window import (
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
 LEFT, RIGHT = 0, 1
 _WINDOW_COLUMNS = (Column("window_start", "TIMESTAMP"), Column("window_end", "TIMESTAMP"))
-_RENAME = "leave it out or rename it on one side with select(); if it is the event time, before .event_time(...)"
+_RENAME = "leave it out or rename it on one side with select()"
 _NESTED = ("ARRAY", "MAP", "STRUCT")
 
 JoinWindowing: TypeAlias = Fixed | Sliding | Calendar
@@ -66,6 +66,8 @@ class JoinSpec:
     """When a row without a partner is answered: `final`, when it can find none any more, or `early`, at once."""
     left: Schema
     right: Schema
+    keeps_late: bool = False
+    """Whether rows that are too late become dead letters."""
 
     def __post_init__(self) -> None:
         """Refuse a join that has no meaning or cannot run."""
@@ -91,7 +93,8 @@ class JoinSpec:
         left, right = map(format_duration, self.lateness)
         late = "" if self.lateness == (0, 0) else f", lateness {left if left == right else f'{left} and {right}'}"
         early = ", unmatched early" if self.unmatched == "early" else ""
-        return f"{self.how} of streams on {', '.join(self.on)} {near}{late}{early}"
+        kept = "; what is later becomes a dead letter" if self.keeps_late else ""
+        return f"{self.how} of streams on {', '.join(self.on)} {near}{late}{early}{kept}"
 
     @property
     def schema(self) -> Schema:
@@ -136,6 +139,10 @@ class JoinSpec:
         if self.within is None:
             return late
         return self.within[1] + late if side == LEFT else late - self.within[0]
+
+    def is_late(self, side: int, at: int, watermark: int) -> bool:
+        """Rule 14: whether a row of a side comes too late, by the watermark of the side before its micro-batch."""
+        return at < watermark - self.lateness[side]
 
     def _check_on(self) -> None:
         if not self.on:
@@ -299,7 +306,7 @@ class JoinReference:
         come: Entries = {}
         dropped = 0
         for change in changes:
-            if change.at < self._watermarks[side] - self.spec.lateness[side]:
+            if self.spec.is_late(side, change.at, self._watermarks[side]):
                 dropped += 1
                 continue
             row = {name: change.row[name] for name in self.spec.kept(side)}

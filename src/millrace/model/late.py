@@ -1,8 +1,9 @@
-"""The dead letter of a record that is too late for all its windows, for a query with `late="keep"`: rule 2."""
+"""The dead letters of what is too late, with `late="keep"`: for all windows of a query, rule 2, or for a join."""
 
 from dataclasses import dataclass
 
 from millrace.model.duration import format_duration, to_datetime
+from millrace.model.joining import JoinSpec
 from millrace.model.query import Query
 from millrace.model.stream import sources
 
@@ -30,6 +31,16 @@ def too_late(query: Query, end: int, watermark: int, output: str | None = None) 
     times = f"its last window ended {_written(end)}, and the watermark was {_written(watermark)}"
     lateness = f", with a lateness of {format_duration(query.lateness)}" if query.lateness else ""
     return TooLate(problem, f"{problem}, by {by}: {times}{lateness}", _hint(query))
+
+
+def late_for_join(spec: JoinSpec, side: int, at: int, watermark: int) -> TooLate:
+    """The dead letter of a row of a side of a join that was late by the watermark of its side: rule 14 of stages."""
+    problem = f"too late for the {('left', 'right')[side]} side of the join on {', '.join(spec.on)}"
+    by = format_duration(watermark - at - spec.lateness[side])
+    times = f"its event time is {_written(at)}, and the watermark of the side was {_written(watermark)}"
+    lateness = f", with a lateness of {format_duration(spec.lateness[side])}" if spec.lateness[side] else ""
+    hint = f"{_HOW}: raise lateness= of join() and run millrace replay"
+    return TooLate(problem, f"{problem}, by {by}: {times}{lateness}", hint)
 
 
 def _hint(query: Query) -> str:

@@ -10,6 +10,7 @@ from millrace.model import explain
 from millrace.model.connectors import CustomSink
 from millrace.model.duration import Duration
 from millrace.model.errors import Place, caller, refuse, refuse_unknown, shown
+from millrace.model.kafka_sink import KafkaSink, check_kafka_sink
 from millrace.model.query import Query, Windowed, streams_of
 from millrace.model.refined import check_view_rows
 from millrace.model.shared import shared_sources, with_shared
@@ -104,7 +105,7 @@ class ObjectSink:
         return f"{type(self.writer).__name__} {self.name}"
 
 
-Sink: TypeAlias = FileSink | TableSink | TopicSink | FunctionSink | ObjectSink
+Sink: TypeAlias = FileSink | KafkaSink | TableSink | TopicSink | FunctionSink | ObjectSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +263,8 @@ def send(of: Stream | Query, sink: Sink) -> Output:
     """The implementation of `stream.to(sink)` and `query.to(sink)`."""
     if not isinstance(sink, Sink):
         raise refuse(f"to() takes a sink such as to_files('out') or to_topic('plays'), not {shown(sink)}")
+    if isinstance(sink, KafkaSink):
+        check_kafka_sink(of, sink)
     return Output(of, sink, caller())
 
 

@@ -209,7 +209,7 @@ class Query:
     keys: tuple[str, ...]
     windowing: Windowing
     lateness: int
-    trigger: Trigger
+    when: Trigger
     mode: Mode
     computed: tuple[Computed, ...]
     place: Place = field(compare=False, repr=False)
@@ -221,9 +221,9 @@ class Query:
     @property
     def answers_once(self) -> bool:
         """Whether each key and window has one answer, which is never corrected."""
-        if isinstance(self.windowing, CountWindow) and waits_for_the_end(self.trigger):
+        if isinstance(self.windowing, CountWindow) and waits_for_the_end(self.when):
             return True
-        return fires_once(self.trigger)
+        return fires_once(self.when)
 
     @property
     def takes_back(self) -> bool:
@@ -247,7 +247,7 @@ class Query:
     @property
     def needs_an_end(self) -> bool:
         """Whether it answers only at the end of the input, which a stream does not have."""
-        return isinstance(self.windowing, Global) and waits_for_the_end(self.trigger)
+        return isinstance(self.windowing, Global) and waits_for_the_end(self.when)
 
     @property
     def schema(self) -> Schema:
@@ -353,11 +353,11 @@ class Query:
     def join(
         self, other: "Table | Stream | Query", on: str | Iterable[str], how: str = "inner", as_of: str | None = None,
         *, within: tuple[Duration, Duration] | None = None, window: Windowing | None = None,
-        lateness: Duration | tuple[Duration, Duration] = "0s", unmatched: str = "final",
+        lateness: Duration | tuple[Duration, Duration] = "0s", unmatched: str = "final", late: str = "drop",
     ) -> Stream:  # fmt: skip
         """Look up each answer in a table, or pair it with the rows of another stream, as `Stream.join` does."""
         return self.changes().join(
-            other, on, how, as_of, within=within, window=window, lateness=lateness, unmatched=unmatched
+            other, on, how, as_of, within=within, window=window, lateness=lateness, unmatched=unmatched, late=late
         )
 
     def event_time(
@@ -382,7 +382,7 @@ class Query:
 
         def __getattr__(self, name: str) -> object:
             """Raise an AttributeError that names the method that was probably meant."""
-            if name in ("dedup", "discarding", "accumulating", "retracting"):
+            if name in ("dedup", "trigger", "discarding", "accumulating", "retracting"):
                 raise AttributeError(f"a query has no {name}(); call it before .aggregate()")
             if name == "aggregate":
                 advice = "to aggregate its answers, call .window(...) first"

@@ -311,7 +311,7 @@ class Reference:
             if windows and not open_:
                 self._drop(row, windows)
             for window in open_:
-                group = groups.setdefault(window, Group(window, armed(self.query.trigger)))
+                group = groups.setdefault(window, Group(window, armed(self.query.when)))
                 group.new.append(element)
                 touched[window] = group
         return list(touched.values())
@@ -363,7 +363,7 @@ class Reference:
 
     def _merge_groups(self, window: Window, parts: list[Group]) -> Group:
         """Rules 4 and 13: merge sessions into a new window, whose first pane retracts the panes of its parts."""
-        own = armed(self.query.trigger)
+        own = armed(self.query.when)
         return Group(
             window,
             merged([own, *(part.arm for part in parts)], closed=self._closed(window)),
@@ -406,8 +406,8 @@ class Reference:
         """Evaluate the trigger of a group once; an expired group emits its remaining elements and is deleted."""
         look = self._look(key, group)
         panes = []
-        if ready(self.query.trigger, group.arm, look):
-            group.arm = fire(self.query.trigger, group.arm, look)
+        if ready(self.query.when, group.arm, look):
+            group.arm = fire(self.query.when, group.arm, look)
             panes += self._emit(key, group, look, last=group.arm.finished or look.expired)
         if look.expired:
             if group.new:  # Rule 8: no accepted element is lost.

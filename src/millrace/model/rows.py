@@ -57,6 +57,8 @@ class RowDeadLetter:
 
     row: Row
     reason: str
+    has_record: bool = True
+    """Whether it comes from one record of a source; an answer of another stage does not, nor does a row of a join."""
 
 
 class RowEvaluator:

@@ -67,7 +67,7 @@ def _with_all_columns(several: list[Source]) -> Source:
 def _check(first: Source, other: Source) -> None:
     both = f"{other.kind} {other.name!r} is read"
     where = f"at {first.place} and at {other.place}"
-    if first.options != other.options:
+    if first.options != other.options or first.secrets != other.secrets:
         raise refuse(f"{both} with different options {where}", advice="give both the same options")
     if first.is_strict:
         raise refuse(f"{both} with two strict schemas {where}", advice="declare all columns in both")

@@ -207,7 +207,9 @@ def _datum(value: Any) -> int | float | str:
         return math.nan if math.isnan(value) else value + 0.0
     if isinstance(value, int):
         return int(value)
-    return _EMPTY if value == "" else value if isinstance(value, str) else json.dumps(_written(value), default=str)
+    if isinstance(value, str):
+        return value or _EMPTY
+    return json.dumps(_written(one_zero(value)), default=str)
 
 
 def _canonical(value: Any) -> bytes:

@@ -7,6 +7,7 @@ nothing. Each method of `Stream` returns a new node on top of the one it is call
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 from millrace.model.clock import ahead_reason, is_ahead
@@ -32,6 +33,8 @@ STRICT = "strict"
 """The option of a source whose records have no other fields than its columns."""
 ARCHIVE = "archive"
 """The option of a source that names the folder where its records are archived."""
+METADATA = "metadata "
+"""The beginning of an option of a source: then the name of a column, which is a part of the record beside its value."""
 
 
 class Stream:
@@ -77,10 +80,10 @@ class Stream:
             above, asked = self._called(columns)
             return above.with_columns(**asked).select(*dict.fromkeys((*self.schema.names, *columns)))
         added = {name: parse_expression(sql, self.schema) for name, sql in columns.items()}  # type: ignore[arg-type]
-        event_time = find_event_time(self)
-        if event_time is not None and event_time.column in added:
-            problem = f"with_columns() cannot replace column {event_time.column!r}, which is the event time"
-            raise refuse(problem, advice="call with_columns() before .event_time(...)")
+        for column in event_time_columns(self):
+            if column in added:
+                problem = f"with_columns() cannot replace column {column!r}, which the event time needs"
+                raise refuse(problem, advice="call with_columns() before .event_time(...)")
         schema = self.schema.with_columns(named(name, expression) for name, expression in added.items())
         return WithColumns(self, tuple(added.items()), schema, caller())
 
@@ -146,25 +149,18 @@ class Stream:
         return Dedup(self, by, horizon, self.schema, caller())
 
     def union(self, *others: "Stream | Query") -> "Union":
-        """Combine this stream with others that have the same columns."""
+        """Combine this stream with others that have the same columns. Each row keeps its event time and its diff."""
         if not others:
             raise refuse("union() needs another stream")
         sides = tuple(map(as_stream, others))
         for other in sides:
             if not isinstance(other, Stream):
                 raise refuse(f"union() takes streams, not {shown(other)}")
-            if reads_changes(other) != reads_changes(self):
-                advice = "aggregate the rows first, or send both to one topic and read that"
-                raise refuse("union() of the answers of a query and of rows of a source", advice=advice)
             if set(other.schema.typed) != set(self.schema.typed):
                 raise refuse(f"the streams of union() have different columns: ({self.schema}) and ({other.schema})")
-        times = {event_time.column if (event_time := find_event_time(stream)) else None for stream in (self, *sides)}
-        if len(times) > 1:
-            raise refuse(
-                "the streams of union() have different event time columns",
-                advice="use the same column, or call .event_time(...) after union()",
-            )
-        return Union((self, *sides), self.schema, caller())
+        union = Union((self, *sides), self.schema, caller())
+        check_times(union)
+        return union
 
     def join(
         self,
@@ -177,6 +173,7 @@ class Stream:
         window: Windowing | None = None,
         lateness: Duration | tuple[Duration, Duration] = "0s",
         unmatched: str = "final",
+        late: str = "drop",
     ) -> "Join | JoinStream":
         """Look up each row in a table, or pair it with the rows of another stream.
 
@@ -187,21 +184,22 @@ class Stream:
         A stream, or a query: `impressions.join(clicks, on="ad", within=("0s", "1h"))` pairs rows whose event times are
         that far apart: other less own, both bounds included. `window=window.fixed("1h")` pairs rows of one window
         instead. `how` is inner, left, right, full, semi or anti. A row that is more than `lateness` (of both sides, or
-        a pair) behind the watermark of its side is dropped. A row without a partner is answered when it can find none
-        any more; with `unmatched="early"` at once, and it is taken back when a partner comes.
+        a pair) behind the watermark of its side is dropped; with `late="keep"` it also becomes a dead letter. A row
+        without a partner is answered when it can find none any more; with `unmatched="early"` at once, and it is taken
+        back when a partner comes.
         """
         streamed = as_stream(other)
         if isinstance(streamed, Stream):
             if as_of is not None:
                 raise refuse("join(as_of=...) takes a table", advice="leave it out, or join a table")
-            return self._joined(streamed, on, how, within, window, lateness, unmatched)
+            return self._joined(streamed, on, how, within, window, lateness, unmatched, late)
         table = other
         if not isinstance(table, Table):
             raise refuse(f"join() takes a table, made with table(...), a stream or a query, not {shown(table)}")
-        if (within, window, lateness, unmatched) != (None, None, "0s", "final"):
+        if (within, window, lateness, unmatched, late) != (None, None, "0s", "final", "drop"):
             given = {"within": within, "window": window}
             name = next((name for name, value in given.items() if value is not None), None)
-            name = name or ("lateness" if lateness != "0s" else "unmatched")
+            name = name or ("lateness" if lateness != "0s" else "unmatched" if unmatched != "final" else "late")
             raise refuse(f"join({name}=...) takes a stream, not a table", advice=f"leave {name}= out")
         if how not in ("inner", "left"):
             raise refuse_unknown("kind of join", how, ("inner", "left"))
@@ -248,6 +246,9 @@ class Stream:
             raise refuse(f"the event time must be a TIMESTAMP, but {column!r} is {type}", advice=advice)
         if find_event_time(self) is not None:
             raise refuse("the stream has an event time already")
+        if reads_changes(self) and own_sources(self):
+            advice = "name it on the streams that union() takes"
+            raise refuse("rows of sources and answers have their own event times", advice=advice)
         if reads_changes(self):
             if (delay, watermark, idle, ahead) != (None, None, None, "1d"):
                 advice = f"write event_time({column!r}) only"
@@ -295,7 +296,7 @@ class Stream:
 
     def _joined(
         self, other: "Stream", on: str | Iterable[str], how: str, within: tuple[Duration, Duration] | None,
-        windowing: Windowing | None, lateness: Duration | tuple[Duration, Duration], unmatched: str,
+        windowing: Windowing | None, lateness: Duration | tuple[Duration, Duration], unmatched: str, late: str,
     ) -> "JoinStream":  # fmt: skip
         for side, name in ((self, "left"), (other, "right")):
             if not is_timed(side):
@@ -304,12 +305,14 @@ class Stream:
         bounds = None if within is None else _bounds(within)
         if windowing is not None and not isinstance(windowing, Windowing):
             raise refuse(f"window= of join() takes windows such as window.fixed('1h'), not {shown(windowing)}")
-        late = lateness if isinstance(lateness, tuple) else (lateness, lateness)
-        if len(late) != 2:
+        if late not in ("drop", "keep"):
+            raise refuse(f"late= is 'drop' or 'keep', not {shown(late)}")
+        allowed = lateness if isinstance(lateness, tuple) else (lateness, lateness)
+        if len(allowed) != 2:
             raise refuse(f"lateness= of join() is a duration, or one for each side, not {shown(lateness)}")
-        both = (parse_duration(late[0], "lateness"), parse_duration(late[1], "lateness"))
+        both = (parse_duration(allowed[0], "lateness"), parse_duration(allowed[1], "lateness"))
         keys = (on,) if isinstance(on, str) else tuple(on)
-        spec = JoinSpec(keys, how, bounds, windowing, both, unmatched, self.schema, other.schema)
+        spec = JoinSpec(keys, how, bounds, windowing, both, unmatched, self.schema, other.schema, late == "keep")
         return JoinStream(self, other, spec, spec.schema, caller())
 
     def _called(self, columns: Mapping[str, RowValue]) -> "tuple[Stream, dict[str, RowSql]]":
@@ -335,15 +338,17 @@ class Stream:
         return Map(self, function, many, schema, caller())
 
     def _keeps_event_time(self, chosen: Mapping[str, Expression]) -> None:
+        closing = closing_columns(self)
         for name in event_time_columns(self):
-            if name not in chosen or not chosen[name].is_column(name):
+            kept = renamed(name, chosen.items())
+            if kept is None or (name in closing and kept != name):
                 problem = f"select() drops or changes column {name!r}, which the event time needs"
                 raise refuse(problem, advice="select it unchanged, or call .event_time(...) after select()")
 
 
 @dataclass(frozen=True, slots=True)
 class Source(Stream):
-    """A source of rows: a log topic, files in a folder, a `CustomSource`, or rows given by a test."""
+    """A source of rows: topics of the log or of Kafka, files, a `CustomSource`, or rows given by a test."""
 
     kind: str
     name: str
@@ -352,6 +357,8 @@ class Source(Stream):
     place: Place = field(default_factory=caller, compare=False, repr=False)
     reader: CustomSource | None = field(default=None, compare=False, repr=False)
     """The reader of a custom source; None for other kinds."""
+    secrets: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Settings of a client that may hold passwords: never shown, and no part of a fingerprint."""
 
     @property
     def is_strict(self) -> bool:
@@ -362,6 +369,17 @@ class Source(Stream):
     def archive(self) -> str | None:
         """The folder where its records are archived, if they are."""
         return dict(self.options).get(ARCHIVE)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The columns that are not in the value of a record, and the parts of the record that they are."""
+        return {key.removeprefix(METADATA): part for key, part in self.options if key.startswith(METADATA)}
+
+    @property
+    def value_schema(self) -> Schema:
+        """The columns that are in the value of a record."""
+        metadata = self.metadata
+        return Schema(tuple(each for each in self.schema if each.name not in metadata)) if metadata else self.schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -694,6 +712,13 @@ def sources(stream: Stream) -> tuple[Source, ...]:
     return tuple(dict.fromkeys(source for parent in parents(stream) for source in sources(parent)))
 
 
+def own_sources(stream: Stream) -> tuple[Source, ...]:
+    """The sources whose rows a stream reads itself, each once; not those that the queries and joins it reads have."""
+    if isinstance(stream, Source):
+        return (stream,)
+    return tuple(dict.fromkeys(source for parent in parents(stream) for source in own_sources(parent)))
+
+
 Derived: TypeAlias = AnswerStream | JoinStream
 """A stream of changes, which a stage computes from other streams."""
 
@@ -725,8 +750,41 @@ def with_derived(stream: Stream, of: Callable[[Derived], Stream]) -> Stream:
 
 
 def reads_changes(stream: Stream) -> bool:
-    """Whether its rows are changes, which may be taken back, and not rows of a source."""
+    """Whether some of its rows are changes, which may be taken back, and not rows of a source."""
     return bool(derived_in(stream))
+
+
+def only_from(stream: Stream, root: "Source | Derived") -> Stream:
+    """The stream as rows of one of its sources, or one of the streams of changes that it reads, pass through it.
+
+    Where a union has sides of both kinds, or with different event times, those that do not read it are left out.
+    """
+    above = parents(stream)
+    if isinstance(stream, Union) and reads_changes(stream):
+        above = tuple(side for side in above if root in own_sources(side) or root in derived_in(side))
+    made = [only_from(parent, root) for parent in above]
+    if len(made) == len(parents(stream)) and all(map(is_, made, parents(stream))):
+        return stream
+    return with_parents(stream, made)
+
+
+def check_times(union: "Union") -> None:
+    """Refuse a union of streams whose rows have no common way to an event time."""
+    times = {node.column if (node := find_event_time(side)) else None for side in union.parents}
+    if not reads_changes(union):
+        if len(times) > 1:
+            advice = "use the same column, or call .event_time(...) after union()"
+            raise refuse("the streams of union() have different event time columns", advice=advice)
+        return
+    for side in union.parents:
+        if not is_timed(side):
+            advice = "call .event_time(column, delay=...) on them before union()"
+            raise refuse("union() of answers and rows of a source that have no event time", advice=advice)
+    for root in (*own_sources(union), *derived_in(union)):
+        sides = only_from(union, root).parents  # type: ignore[attr-defined]
+        if len({node.column if (node := find_event_time(side)) else None for side in sides}) > 1:
+            advice = "use the same column on all sides"
+            raise refuse("the streams of union() read the same rows with different event times", advice=advice)
 
 
 def is_timed(stream: Stream) -> bool:
@@ -742,20 +800,41 @@ def as_stream(given: Any) -> Any:
 
 
 def find_event_time(stream: Stream) -> EventTime | AnswerTime | None:
-    """The event time column of a stream; all sides of a union have the same.
+    """The node that names the event time of a stream, with the name that its column has in the stream.
 
-    None if the stream has no event time, or that of the answers of a query, which is in no column.
+    None if the stream has no event time, or that of the answers of a query, which is in no column, or if the sides of a
+    union have different ones.
     """
     if isinstance(stream, EventTime | AnswerTime):
         return stream
-    above = parents(stream)
-    return find_event_time(above[0]) if above else None
+    found = [find_event_time(parent) for parent in parents(stream)]
+    columns = {None if node is None else node.column for node in found}
+    node = found[0] if len(columns) == 1 else None
+    if node is None or not isinstance(stream, Select):
+        return node
+    name = renamed(node.column, stream.columns)
+    return node if name in (None, node.column) else replace(node, column=name)
 
 
 def event_time_columns(stream: Stream) -> tuple[str, ...]:
-    """The columns that advance the watermark of a stream."""
-    event_time = find_event_time(stream)
-    return () if event_time is None else event_time.watched
+    """The columns that hold event times and advance the watermark of a stream."""
+    if isinstance(stream, EventTime | AnswerTime):
+        return stream.watched
+    above = [name for parent in parents(stream) for name in event_time_columns(parent)]
+    if isinstance(stream, Select):
+        above = [renamed(name, stream.columns) or name for name in above]
+    return tuple(dict.fromkeys(above))
+
+
+def closing_columns(stream: Stream) -> tuple[str, ...]:
+    """The columns with which producers declare watermarks; they keep their names."""
+    return tuple(name for node in event_times(stream) for name in node.watched[1:])
+
+
+def renamed(name: str, columns: Iterable[tuple[str, Expression]]) -> str | None:
+    """The name of a column among selected ones: its own, if it is there, or another; None if it is not selected."""
+    found = [new for new, expression in columns if expression.is_column(name)]
+    return name if name in found else found[0] if found else None
 
 
 def exploded(schema: Schema, column: str) -> Schema:

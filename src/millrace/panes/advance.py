@@ -98,7 +98,7 @@ class Panes:
         self.counted = {**({"held": "held"} if changes else {}), **(self.times.counted if self.times else {})}
         """The columns of groups beside those of every query, and the column of partials that each comes from."""
         self.values = tuple(f"value{number}" for number in range(len(query.computed)))
-        self.trigger: Armed = compile_trigger(query.trigger)
+        self.trigger: Armed = compile_trigger(query.when)
 
     @property
     def parts(self) -> list[tuple[Columnar, tuple[str, ...]]]:

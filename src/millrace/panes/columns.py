@@ -42,10 +42,12 @@ from millrace.model.sketch import ApproxDistinct, ApproxQuantile, ApproxTopK, Se
 from millrace.panes import exact, wide
 from millrace.panes.arms import Bools, Ints
 from millrace.panes.floats import as_compared
-from millrace.panes.grouping import Grouping, lengths, offsets
+from millrace.panes.grouping import Grouping, identify, lengths, offsets
+from millrace.panes.nested import sortable
 
 Columns: TypeAlias = list[pa.Array]
 _DIGITS = Context(prec=200)
+_BY_GROUP = [("group", "ascending"), ("value", "ascending")]
 _MISFITS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 """The errors that Arrow raises for values that do not belong to a type."""
 
@@ -284,7 +286,8 @@ class Topped(Columnar):
         assert isinstance(self.aggregate, TopK)
         values, ranks = (rows.lists(column) for column in columns)
         owners = _owners(values)
-        table = pa.table({"group": owners, "rank": ranks.flatten(), "value": values.flatten()})
+        parts = {"group": owners, "rank": sortable(ranks.flatten()), "value": sortable(values.flatten())}
+        table = pa.table(parts)
         # A descending sort would put NaN last, so sort ascending and read each group backwards.
         order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names]).to_numpy()
         held = np.bincount(owners, minlength=rows.count).astype(np.int64)
@@ -422,12 +425,25 @@ def _owners(lists: pa.Array) -> Ints:
 
 def _sorted_lists(lists: pa.Array, distinct: bool) -> pa.Array:
     owners, values = _owners(lists), as_compared(lists.flatten())
+    if types.is_nested(values.type):
+        return _sorted_nested(owners, values, len(lists), distinct)
     table = pa.table({"group": owners, "value": values})
     if distinct:
         table = table.group_by(["group", "value"], use_threads=False).aggregate([])
     table = table.sort_by([("group", "ascending"), ("value", "ascending")])
     held = np.bincount(table["group"].to_numpy(), minlength=len(lists)).astype(np.int64)
     return pa.ListArray.from_arrays(offsets(held), table["value"].combine_chunks())
+
+
+def _sorted_nested(owners: Ints, values: pa.Array, many: int, distinct: bool) -> pa.Array:
+    """Lists of nested values, sorted by stand-ins for them."""
+    ranks = sortable(values)
+    order = pc.sort_indices(pa.table({"group": owners, "value": ranks}), sort_keys=_BY_GROUP).to_numpy()
+    if distinct and len(order):
+        same = identify([owners, ranks], len(owners)).ids[order]
+        order = order[np.append(True, same[1:] != same[:-1])]
+    held = np.bincount(owners[order], minlength=many).astype(np.int64)
+    return pa.ListArray.from_arrays(offsets(held), values.take(pa.array(order)))
 
 
 def _null_where(values: pa.Array, where: Bools) -> pa.Array:

@@ -175,7 +175,9 @@ def quotients(column: pa.StructArray, counts: Ints) -> Floats:
         first, digits, specials = _added(SUMS, far, _owners(far), len(far))
         carry(digits)
         floats[outside] = rounded(digits, SUMS.lowest + BITS * first, [small[outside]])
-        nans, above, below = specials != 0
+        nans = specials[0] != 0
+        above = (specials[1] > 0) | (specials[2] < 0)  # an infinity that is taken back counts with the other sign
+        below = (specials[1] < 0) | (specials[2] > 0)
         floats[outside[above]], floats[outside[below]] = np.inf, -np.inf
         floats[outside[nans | (above & below)]] = np.nan
     large = np.flatnonzero(counts >= MOST)

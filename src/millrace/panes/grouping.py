@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.panes.arms import Ints
+from millrace.panes.nested import sortable
 
 Rows = TypeVar("Rows", pa.Table, pa.Array)
 
@@ -71,7 +72,7 @@ class Grouping:
     def _ranked(self, keys: Sequence[pa.Array]) -> npt.NDArray[np.intp]:
         """The rows sorted by group and keys: numbers, then NaN, then NULL."""
         names = [f"c{number}" for number in range(len(keys))]
-        table = pa.table([pa.array(self.ids), *keys], names=["group", *names])
+        table = pa.table([pa.array(self.ids), *map(sortable, keys)], names=["group", *names])
         order = [(name, "ascending") for name in ("group", *names)]
         ranked: npt.NDArray[np.intp] = pc.sort_indices(table, sort_keys=order).to_numpy().astype(np.intp)
         return ranked
@@ -150,5 +151,5 @@ def _codes(column: pa.Array | npt.NDArray[Any]) -> tuple[Ints, int]:
     if isinstance(column, np.ndarray):
         different, codes = np.unique(column, return_inverse=True)
         return codes.astype(np.int64), len(different)
-    encoded = column.dictionary_encode(null_encoding="encode")
+    encoded = sortable(column).dictionary_encode(null_encoding="encode")
     return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)

@@ -10,9 +10,9 @@ from millrace.model.errors import Place, refuse
 from millrace.model.graph import computed_by, inputs_of
 from millrace.model.pipeline import FileSink, Pipeline, Sink, TableSink
 from millrace.model.query import Query
-from millrace.model.stream import Derived, JoinStream, Source, Stream, derived_in, reads_changes, sources
+from millrace.model.stream import Derived, JoinStream, Source, Stream, derived_in, own_sources, reads_changes, sources
 from millrace.model.window import Global
-from millrace.plan.dedup import DedupSplit, split_at_dedup
+from millrace.plan.dedup import DedupSplit, has_dedup, split_at_dedup
 from millrace.plan.plan import (
     Edge,
     FusedEdge,
@@ -23,7 +23,7 @@ from millrace.plan.plan import (
     PlannedSource,
     Stage,
 )
-from millrace.plan.stages import inner_id, over_changes, stage_input
+from millrace.plan.stages import NOT_FUSED, from_source, inner_id, over_changes, stage_input
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,11 @@ def _stages(outputs: Mapping[str, Query | Stream], fuse: bool) -> tuple[Stage, .
             above = [(root, add(id_of(each), each)) for root in inputs_of(of) for each in (computed_by(root),)]
             is_read = of in read
             if isinstance(of, JoinStream):
-                stage = join_of(id, of, above, is_read)
+                stage = join_of(id, of, above, is_read, fuse)
+            elif above:
+                stage = with_own_edges(over_changes(id, of, above, is_read, fuse))
             else:
-                stage = over_changes(id, of, above, is_read) if above else stage_of(id, of, fuse, is_read)
+                stage = stage_of(id, of, fuse, is_read)
             made[id] = replace(stage, is_output=id in outputs)
         return made[id]
 
@@ -81,22 +83,32 @@ def _all_read(outputs: Iterable[Query | Stream]) -> Iterator[Query | JoinStream]
             yield from _all_read([computed_by(root)])
 
 
-def join_of(id: str, join: JoinStream, read: Sequence[tuple[Derived, Stage]], is_read: bool) -> Stage:
+def join_of(id: str, join: JoinStream, read: Sequence[tuple[Derived, Stage]], is_read: bool, fuse: bool) -> Stage:
     """The stage of a join of streams: each side reads sources, or other stages."""
     edges: list[tuple[str, Edge]] = []
     inputs = []
     for number, side in enumerate(join.sides):
-        inputs += [stage_input(stage.id, side, root, number) for root, stage in read if root in derived_in(side)]
-        if reads_changes(side):
-            continue
-        for source in sources(side):
-            edge = _edge(side, source, None, False)
-            if isinstance(edge, NativeEdge):
-                problem = f"the edges of a join of streams must be fused, and this one is not: {edge.reason}"
+        inputs += [stage_input(stage.id, side, root, number, fuse) for root, stage in read if root in derived_in(side)]
+        for source in own_sources(side):
+            edge = _edge(from_source(side, source), source, None, None)
+            if isinstance(edge, NativeEdge) and (has_dedup(side) or reads_changes(side)):
+                problem = f"an edge of a join of streams must be fused here, and this one is not: {edge.reason}"
                 raise refuse(problem, join.place, "write it in another way, or do it after the join")
             edges.append((source_id(source), edge))
     level = 1 + max((stage.level for _, stage in read), default=-1)
     return Stage(id, join, None, tuple(dict(edges).items()), None, tuple(inputs), level, is_read)
+
+
+def with_own_edges(stage: Stage) -> Stage:
+    """A stage that reads the answers of others, with edges to the sources that it reads beside them, in a union."""
+    edges: list[tuple[str, Edge]] = []
+    for source in own_sources(stage.stream):
+        edge = _edge(from_source(stage.of, source), source, None, why_lifted(stage.of, stage.is_read))
+        if isinstance(edge, NativeEdge):
+            problem = f"the rows of a source in a union with answers need a fused edge, and it is not: {edge.reason}"
+            raise refuse(problem, stage.of.place, "write it in another way")
+        edges.append((source_id(source), edge))
+    return replace(stage, edges=tuple(edges))
 
 
 def source_id(source: Source) -> str:
@@ -121,9 +133,10 @@ def stage_of(id: str, of: Query | Stream, fuse: bool = True, is_read: bool = Fal
         dedup, unsplit = split_at_dedup(of), None
     except CannotFuseError as error:
         dedup, unsplit = None, str(error)
-    reason = unsplit if fuse else "fusing is switched off"
+    reason = unsplit if fuse else NOT_FUSED
+    lifts = why_lifted(of, is_read)
     edges = tuple(
-        (source_id(source), NativeEdge(reason) if reason is not None else _edge(of, source, dedup, is_read))
+        (source_id(source), NativeEdge(reason) if reason is not None else _edge(of, source, dedup, lifts))
         for source in sources(stream)
     )
     return Stage(id, stream, query, edges, dedup, is_read=is_read)
@@ -134,6 +147,8 @@ def why_lifted(of: Query | Stream, is_read: bool) -> str | None:
 
     The answer of a window that is no span of time has the time of an element, if another stage reads it.
     """
+    if isinstance(of, Query) and of.reads_retractions:
+        return "they are added to changes"
     times = is_read and isinstance(of, Query) and isinstance(of.windowing, Global)
     return f"an answer of {of.windowing} has the time of its last element" if times else None  # type: ignore[union-attr]
 
@@ -146,13 +161,13 @@ def _outputs(pipeline: Pipeline) -> Iterator[tuple[PlannedOutput, Query | Stream
         yield PlannedOutput(id, OutputKind.SINK, str(each.sink), id, each.sink), each.of, each.place
 
 
-def _edge(of: Query | Stream, source: Source, dedup: DedupSplit | None, is_read: bool) -> Edge:
+def _edge(of: Query | Stream, source: Source, dedup: DedupSplit | None, lifts: str | None) -> Edge:
     try:
         if dedup is not None:
             before = Fused(dedup.above, source, ordered=True, logged=dedup.needs_log_times)
-            after = Fused(dedup.below, dedup.source, lifts=why_lifted(dedup.below, is_read))
+            after = Fused(dedup.below, dedup.source, lifts=lifts)
             return FusedEdge((*before.statements, *after.statements), after.lifts)
-        fused = Fused(of, source, lifts=why_lifted(of, is_read))
+        fused = Fused(of, source, lifts=lifts)
     except CannotFuseError as error:
         return NativeEdge(str(error))
     return FusedEdge(fused.statements, fused.lifts)

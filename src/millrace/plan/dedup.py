@@ -62,6 +62,11 @@ def split_at_dedup(of: Query | Stream) -> DedupSplit | None:
     return DedupSplit(dedup.parent, dedup, replace(of, stream=rest) if isinstance(of, Query) else rest, source)
 
 
+def has_dedup(stream: Stream) -> bool:
+    """Whether a stream drops duplicates."""
+    return _count(stream) > 0
+
+
 def _count(stream: Stream) -> int:
     return isinstance(stream, Dedup) + sum(map(_count, parents(stream)))
 

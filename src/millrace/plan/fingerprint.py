@@ -21,6 +21,7 @@ from millrace.model.query import Query
 from millrace.model.schema import Schema
 from millrace.model.shared import is_narrowed
 from millrace.model.stream import (
+    METADATA,
     AnswerStream,
     AnswerTime,
     Dedup,
@@ -53,7 +54,7 @@ def fingerprint_of(of: Query | Stream) -> dict[str, Any]:
         "stream": _stream(query.stream, read),
         "keys": list(query.keys),
         "window": canonical(query.windowing),
-        "trigger": _shape(query.trigger),
+        "trigger": _shape(query.when),
         "mode": canonical(query.mode),
         "aggregates": {each.name: _computed(each.aggregate, each.arguments) for each in query.computed},
     }
@@ -89,7 +90,11 @@ def _own(stream: Stream, read: Container[str]) -> dict[str, Any]:
     """What a node adds to its parents. Of a source, only the columns that are read count."""
     match node_of(stream):
         case Source(kind=kind, name=name, schema=schema, options=options):
-            kept = {key: value for key, value in options if key == "format"}
+            kept = {
+                key: value
+                for key, value in options
+                if key == "format" or (key.startswith(METADATA) and key.removeprefix(METADATA) in read)
+            }
             columns = ", ".join(f"{column} {type}" for column, type in schema.typed if column in read)
             return {"kind": kind, "name": name, "schema": columns, "options": kept}
         case AnswerStream(query=query):

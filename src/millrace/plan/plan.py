@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from millrace.model.pipeline import Sink
 from millrace.model.query import Query
-from millrace.model.stream import Derived, JoinStream, Source, Stream, event_times, reads_changes
+from millrace.model.stream import Derived, JoinStream, Source, Stream, event_times, own_sources
 from millrace.model.watermark import Estimator
 from millrace.plan.dedup import DedupSplit
 
@@ -52,9 +52,11 @@ class StageInput:
     root: Derived
     """What stands for its answers in the stream of the reading stage."""
     statements: tuple[str, ...]
-    """The SQL that runs over its answers, in the shards that compute them."""
+    """The SQL that runs over its answers, in the shards that compute them; none if they pass through a Spark plan."""
     side: int = 0
     """The side that it is of, if the reading stage is a join."""
+    native: str | None = None
+    """Why its answers pass through a Spark plan, after the level of that stage; None if they do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Stage:
     dedup: DedupSplit | None = None
     """The stream split at its `dedup()`, if it has one and can be split."""
     reads: tuple[StageInput, ...] = ()
-    """The stages whose answers it reads. It then reads no source, unless it is a join."""
+    """The stages whose answers it reads. It then reads no source, unless it is a join or has a union of both."""
     level: int = 0
     """How many times rows are sent from shard to shard before it runs; stages of one level run together."""
     is_read: bool = False
@@ -83,6 +85,12 @@ class Stage:
     def of(self) -> Query | Stream:
         """What the stage computes."""
         return self.stream if self.query is None else self.query
+
+    @property
+    def label(self) -> str:
+        """Its name for people: that of its output, or the line at which a query or a join was written."""
+        kind = "query" if self.join is None else "join"
+        return self.id if self.is_output else f"{kind} at {self.of.place}"
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -108,8 +116,8 @@ class Stage:
     def own_streams(self) -> tuple[tuple[int, Stream], ...]:
         """The streams of rows of sources that it reads, each with its side; there are two in a join only."""
         if self.join is not None:
-            return tuple((side, each) for side, each in enumerate(self.join.sides) if not reads_changes(each))
-        return () if self.reads else ((0, self.stream),)
+            return tuple((side, each) for side, each in enumerate(self.join.sides) if own_sources(each))
+        return ((0, self.stream),) if own_sources(self.stream) else ()
 
     def estimators(self, side: int | None = None) -> tuple[Estimator, ...]:
         """The watermark policies of its sources; of one side, if it is given."""

@@ -95,7 +95,7 @@ def check_answers(pipeline: Pipeline) -> None:
     for name, query in ((name, query) for name, of in outputs for query in queries_of(of)):
         if query.needs_an_end:
             raise refuse(
-                f"{name}: window(all_time()) with the trigger {query.trigger} answers at the end of the input, which a "
+                f"{name}: window(all_time()) with the trigger {query.when} answers at the end of the input, which a "
                 "stream does not have",
                 query.place,
                 "add .trigger(on.each()).retracting() before .aggregate(...), or run it as a batch: --mode batch",

@@ -16,6 +16,7 @@ from millrace.eventlog.topics import Log
 from millrace.letters.box import box_of
 from millrace.model.duration import parse_duration, parse_positive
 from millrace.model.errors import MillraceError
+from millrace.model.kafka import KIND as KAFKA
 from millrace.model.pipeline import Pipeline
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
@@ -188,7 +189,16 @@ def lag_of(pipeline: Pipeline, home: Locations) -> Callable[[], int | None]:
     """A function that returns the lag of the pipeline; None if it is not known."""
     log = Log(home.log) if home.log.exists() else None
     topics = [source.name for source in pipeline.sources if source.kind == "log"]
-    return lambda: behind(pipeline.name, log, topics)
+    kafka = [source for source in pipeline.sources if source.kind == KAFKA]
+    if not kafka:
+        return lambda: behind(pipeline.name, log, topics)
+    from millrace.sources.kafka import lags_of  # its packages are optional
+
+    def lag() -> int | None:
+        found = [behind(pipeline.name, log, topics), *lags_of(kafka, pipeline.name).values()]
+        return max((each for each in found if each is not None), default=None)
+
+    return lag
 
 
 def behind(pipeline: str, log: Log | None, topics: Iterable[str] | None = None) -> int | None:

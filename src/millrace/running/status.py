@@ -13,13 +13,16 @@ from typing import Any
 
 from millrace.eventlog.sealed import sealed, unsealed
 from millrace.model.duration import to_datetime
+from millrace.model.kafka import KIND as KAFKA
 from millrace.model.pipeline import Pipeline
+from millrace.plan.compile import source_id
 from millrace.plan.flow import flow_of
 from millrace.running.health import Health
 from millrace.running.totals import Totals
 from millrace.running.waiting import Waiting
 from millrace.sources.skipped import read_skipped
 from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.logfiles import DamageError, positions_in
 from millrace.spark.progress import BatchProgress, clock_notice
 from millrace.spark.recent import Recent, write_flow
 
@@ -38,11 +41,13 @@ def note(
     answers: int = 0,
     waiting: Waiting | None = None,
     at: float | None = None,
+    lags: Mapping[str, int] | None = None,
 ) -> None:
     """Write the report of a run to its checkpoint.
 
     `progress` is the last micro-batch, which ended `at` that time, by default now. `dead`, `rows` and `answers` count
-    since the start of the run; `clock_moved` is the last jump of the clock since then, or 0.
+    since the start of the run; `clock_moved` is the last jump of the clock since then, or 0. `lags` holds the records
+    of each Kafka topic that are yet to be read.
     """
     known = health or Health()
     about = {
@@ -50,7 +55,7 @@ def note(
         "rows": rows, "answers": answers, "waiting": None if waiting is None else asdict(waiting),
         "progress": None if progress is None else json.loads(progress.to_json()),
         "warnings": list(known.warnings().values()),
-        "unknown": known.unknown, "missing": known.missing,
+        "unknown": known.unknown, "missing": known.missing, "lags": dict(lags or {}),
     }  # fmt: skip
     text, file = json.dumps(sealed(about)), checkpoint / _FILE
     try:
@@ -66,6 +71,26 @@ def note(
             present.truncate()
 
 
+def _kafka_lags(pipeline: Pipeline, checkpoint: Path, batch: int) -> dict[str, int]:
+    """The records of each Kafka topic that a pipeline has yet to read after a micro-batch."""
+    sources = [source for source in pipeline.sources if source.kind == KAFKA]
+    if not sources:
+        return {}
+    from millrace.sources.kafka import lags_at  # its packages are optional
+
+    lags: dict[str, int] = {}
+    try:
+        offsets = positions_in(Checkpoint(checkpoint).offsets(batch))
+    except DamageError:  # the run will tell; the lag is only a report
+        return {}
+    for offset in offsets:  # fused and native edges read on their own
+        for source in sources:
+            if source_id(source) in offset["at"]:
+                for topic, lag in lags_at(source, offset["at"][source_id(source)]).items():
+                    lags[topic] = max(lag, lags.get(topic, 0))
+    return lags
+
+
 class Report:
     """The report of one run, over all starts of its stream."""
 
@@ -79,6 +104,7 @@ class Report:
         self._began = self._at = time.time()
         self._clock_moved = 0
         self._health = Health()
+        self._lags: dict[str, int] = {}
         self._writing = threading.Lock()
         """Spark reports micro-batches from a thread of its own."""
 
@@ -88,6 +114,7 @@ class Report:
         self._progress, self._at = progress, time.time()
         self._clock_moved = progress.clock_moved or self._clock_moved
         self._health = self._health.after(progress, time.monotonic())
+        self._lags = _kafka_lags(self._pipeline, checkpoint, progress.batch)
         if checkpoint not in self._recent:
             self._recent[checkpoint] = Recent(checkpoint)
             write_flow(checkpoint, flow_of(self._pipeline))
@@ -108,6 +135,7 @@ class Report:
             note(
                 checkpoint, self._pipeline.name, self._progress, totals.dead_letters, self._clock_moved, self._health,
                 rows=totals.rows, answers=totals.answers, waiting=waiting, at=self._at,
+                lags=self._lags,
             )  # fmt: skip
 
 
@@ -145,6 +173,8 @@ class Status:
     """What it waits for; None if it does not wait, or is not running."""
     began: Mapping[str, int] = field(default_factory=dict)
     """When outputs that have missed earlier records were added, by id, in microseconds since 1970."""
+    lags: Mapping[str, int] = field(default_factory=dict)
+    """The records of each Kafka topic that it had yet to read."""
     damaged: Path | None = None
     """The file with the report, if it is damaged; then nothing else is known."""
 
@@ -179,7 +209,7 @@ def all_under(folder: Path) -> list[Status]:
                     _checked(about["progress"]), about["clock_moved"], skipped.records, len(skipped.files),
                     tuple(about.get("warnings", ())), about.get("unknown", 0), about.get("missing", 0),
                     about.get("rows", 0), about.get("answers", 0), None if waiting is None else Waiting(**waiting),
-                    Checkpoint(file.parent).began(),
+                    Checkpoint(file.parent).began(), lags=about.get("lags", {}),
                 )
             )  # fmt: skip
         except FileNotFoundError:  # the checkpoint was removed meanwhile
@@ -197,12 +227,13 @@ def described(status: Status, behind: int | None) -> dict[str, Any]:
     }  # fmt: skip
     if status.damaged is not None:
         return {**about, "file": str(status.damaged)}
+    behind = max((each for each in (behind, *status.lags.values()) if each is not None), default=None)
     return {
         **about, "waiting": None if status.waiting is None else asdict(status.waiting), "behind": behind,
         "at": status.at, "rows": status.rows, "answers": status.answers, "dead": status.dead,
         "skipped": status.skipped, "unknown": status.unknown, "missing": status.missing,
         "warnings": list(status.warnings), "clock_moved": status.clock_moved, "began": dict(status.began),
-        "progress": status.progress or None,
+        "lags": dict(status.lags), "progress": status.progress or None,
     }  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def _members(text: str) -> pa.Array:
         return pa.array([text.strip(SPACES)], pa.string())
     try:
         return asked("SELECT unnest(json_extract(?, '$[*]'))::VARCHAR AS value", {}, [text])["value"].combine_chunks()
-    except duckdb.Error:
+    except (duckdb.Error, UnicodeDecodeError):  # its message may cut a character
         raise PipelineError(f"the body is not valid JSON: {_reason(text)}", _NONE_STORED) from None
 
 

@@ -141,7 +141,7 @@ def metrics_text(
     `statuses` are those of the pipelines, as `GET /pipelines` answers them, `live` the figures of live queries.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected([*_of_pipelines(statuses), *_of_topics(log), *_of_live(live)]))
+    registry.register(_Collected([*_of_pipelines(statuses), *_of_topics(log, statuses), *_of_live(live)]))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
@@ -198,7 +198,7 @@ def _of_live(live: Mapping[str, int]) -> Iterator[Metric]:
         yield metric
 
 
-def _of_topics(log: Log) -> Iterator[Metric]:
+def _of_topics(log: Log, statuses: Sequence[dict[str, Any]]) -> Iterator[Metric]:
     appended = CounterMetricFamily("millrace_topic_records", "Records appended to the topic.", labels=["topic"])
     lags = GaugeMetricFamily(
         "millrace_lag_records", "Records that a pipeline has yet to read.", labels=["topic", "pipeline"]
@@ -207,6 +207,9 @@ def _of_topics(log: Log) -> Iterator[Metric]:
         appended.add_metric([topic.name], sum(log.ends(topic.name)))
         for group, lag in log.lag(topic.name).items():
             lags.add_metric([topic.name, group], lag)
+    for status in statuses:
+        for name, lag in status.get("lags", {}).items():
+            lags.add_metric([name, status["pipeline"]], lag)
     yield from (appended, lags)
 
 

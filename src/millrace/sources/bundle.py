@@ -40,6 +40,8 @@ class Bundle:
     """The fields that all records have; None if each may have others."""
     logged: npt.NDArray[np.int64] | int | None = None
     """The log time of each record, or of all, in microseconds; None if the source knows none."""
+    metadata: pa.Table | None = None
+    """The columns of the source that are not in the texts of the records."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -77,8 +79,8 @@ def together(times: Sequence[Times]) -> Times:
     return Times(min(before), max(now), mark, sides)
 
 
-Position: TypeAlias = int | list[int]
-"""How far a source was read: a count, or one for each of its partitions."""
+Position: TypeAlias = int | list[int] | dict[str, Any]
+"""How far a source was read: a count, one for each of its partitions, or those of several topics by name."""
 
 
 def stamp_of(path: str) -> tuple[int, int] | None:

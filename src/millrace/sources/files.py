@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace.eventlog.sealed import sealed, unsealed
+from millrace.formats.compiled import kernel_now
 from millrace.formats.compressed import SUFFIXES, UNREADABLE, decompressed
 from millrace.formats.csvfile import records_of
 from millrace.formats.texts import SPACES, as_texts
@@ -247,15 +249,16 @@ def lines(origin: str, data: bytes | memoryview, begin: int = 0) -> Bundle:
     starts = np.concatenate([[0], ends])
     # Arrow stores texts one after the other, like lines: nothing is copied, and each keeps its line break.
     kind, width = (pa.large_string(), np.int64) if len(data) >= 1 << 31 else (pa.string(), np.int32)
-    buffers = [None, pa.py_buffer(starts.astype(width)), pa.py_buffer(data)]
+    cuts = starts.astype(width)
+    buffers = [None, pa.py_buffer(cuts), pa.py_buffer(data)]
     texts = pa.Array.from_buffers(kind, len(ends), buffers)
-    offsets = begin + starts[:-1].astype(np.int64)
+    offsets = starts[:-1] + np.int64(begin)
     try:
         if not is_ascii:
             texts.validate(full=True)
     except pa.ArrowInvalid:
         texts = as_texts(texts.view(pa.large_binary() if kind == pa.large_string() else pa.binary()))
-    blank = np.diff(starts) <= 2
+    blank = np.diff(cuts) <= 2
     if blank.any():
         kept = ~blank
         for row in np.flatnonzero(blank):
@@ -271,6 +274,9 @@ def _line_ends(data: bytes | memoryview) -> tuple[npt.NDArray[np.int64], bool]:
     The search reads pieces that fit into the CPU's cache, and eight bytes at a time, because few bytes end a line.
     """
     whole, step = np.frombuffer(data, np.uint8), 1 << 18
+    kernel = kernel_now()
+    if kernel is not None:
+        return _compiled_line_ends(kernel, whole, step)
     even = len(whole) // 8 * 8
     matches = np.empty(step, np.bool_)
     found, is_ascii = [np.zeros(0, np.int64)], True
@@ -285,6 +291,19 @@ def _line_ends(data: bytes | memoryview) -> tuple[npt.NDArray[np.int64], bool]:
         else:  # each is a power of 256, which the exponent of a float shows
             found.append(places * 8 + ((held.astype(np.float64).view(np.int64) >> 55) - _ZERO) + (start + 1))
         is_ascii = is_ascii and int(piece.max()) < 128
+    found.append(np.flatnonzero(whole[even:] == ord("\n")) + (even + 1))
+    return np.concatenate(found), is_ascii and bool((whole[even:] < 128).all())
+
+
+def _compiled_line_ends(
+    kernel: ModuleType, whole: npt.NDArray[np.uint8], step: int
+) -> tuple[npt.NDArray[np.int64], bool]:
+    even, ends = len(whole) // 64 * 64, np.empty(step, np.int64)
+    found, is_ascii = [np.zeros(0, np.int64)], True
+    for start in range(0, even, step):
+        many = kernel.line_ends(whole.ctypes.data + start, min(step, even - start), start, ends)
+        is_ascii = is_ascii and many >= 0
+        found.append(ends[: many if many >= 0 else ~many].copy())
     found.append(np.flatnonzero(whole[even:] == ord("\n")) + (even + 1))
     return np.concatenate(found), is_ascii and bool((whole[even:] < 128).all())
 

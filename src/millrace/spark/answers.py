@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from millrace.model.arrow import arrow_schema
@@ -9,7 +10,7 @@ from millrace.model.errors import refuse
 from millrace.model.plain import to_json
 from millrace.model.query import Query
 from millrace.model.schema import UNKNOWN, Column, Schema
-from millrace.model.stream import AnswerStream, Stream, derived_in, reads_changes
+from millrace.model.stream import AnswerStream, Stream, derived_in, own_sources, reads_changes
 from millrace.model.window import CountWindow, Global
 from millrace.panes.advance import TIMINGS
 
@@ -31,7 +32,14 @@ def schema_of(of: Query | Stream) -> Schema:
 
 def has_panes(stream: Stream) -> bool:
     """Whether each row of a stream comes from a pane; those of a join come from two rows."""
-    return all(isinstance(root, AnswerStream) for root in derived_in(stream))
+    return not own_sources(stream) and all(isinstance(root, AnswerStream) for root in derived_in(stream))
+
+
+def as_answers(of: Query | Stream, rows: pa.Table) -> pa.Table:
+    """Rows of a source as the output rows of a stream; if it has answers, too, they are rows that are added."""
+    schema = arrow_schema(schema_of(of))
+    added = [pa.array(np.ones(len(rows), np.int32)) for _ in schema.names[len(rows.column_names) :]]
+    return pa.table([*rows.columns, *added], names=schema.names) if added else rows
 
 
 def free_names(taken: Iterable[str], wanted: Sequence[str]) -> list[str]:

@@ -28,6 +28,7 @@ from millrace.spark.inputs import read_messages
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.letters import LetterWriter
 from millrace.spark.messages import FROM_SHARD, MESSAGE, Message
+from millrace.spark.native_changes import through_spark
 from millrace.spark.outputs import check_places, of_views, writers_of
 from millrace.spark.session import labels_of, streaming
 from millrace.spark.settled import settled
@@ -86,9 +87,11 @@ def collect(
     with TemporaryDirectory(prefix="millrace-batch-") as folder:
         job = Job(plan, labels, folder, str(Path(log).absolute()), scripts=given, lookups=lookups or {})
         packed = job.pack()
-        messages = read_messages(streaming(spark, job.shards), packed, stream=False)
+        session = streaming(spark, job.shards)
+        messages = read_messages(session, packed, stream=False)
         for level in range(plan.levels):
             messages = messages.groupBy("shard").applyInArrow(_answering(packed, level), FROM_SHARD)
+            messages = through_spark(session, packed, messages, level, last_only=True)
         try:
             with _watched(spark, on_tasks):
                 return gather(plan, messages.toArrow())

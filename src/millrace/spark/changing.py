@@ -1,6 +1,9 @@
-"""The edge between two stages: the answers of one become the input of another, in the shard that computed them."""
+"""The edge between two stages: the answers of one become the input of another, in the shard that computed them.
 
-from collections.abc import Iterator
+If an expression runs only in Spark, the answers pass through a Spark plan instead: `spark.native_changes`.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +18,13 @@ from millrace.model.pane import Mode
 from millrace.model.plain import to_json
 from millrace.model.query import Query
 from millrace.model.refined import is_view_row
-from millrace.model.stream import AnswerStream, find_event_time, sources
+from millrace.model.schema import Schema
+from millrace.model.stream import AnswerStream, find_event_time, only_from, sources
 from millrace.model.window import Session
 from millrace.panes.arms import Bools, Ints
 from millrace.panes.blobs import to_bytes
 from millrace.panes.sides import AT, DIFF
-from millrace.plan.plan import Stage, StageInput
+from millrace.plan.plan import Stage
 from millrace.plan.stages import changes_edge
 from millrace.spark.answers import answers, schema_of
 from millrace.spark.messages import PARTIALS, ROWS, Message, TaskReport
@@ -53,17 +57,18 @@ class ChangesTaken:
 class ChangesEdge:
     """The statements of one stage over the answers of another, ready to run."""
 
-    def __init__(self, number: int, stage: Stage, read: StageInput) -> None:
-        """Compile them; `number` is that of the reading stage."""
-        self.number, self.stage = number, stage
+    def __init__(self, number: int, stage: Stage, place: int) -> None:
+        """Compile them; `number` is that of the reading stage, and `place` that of the input among those it reads."""
+        self.number, self.stage, self.place = number, stage, place
+        read = stage.reads[place]
         self.side = read.side
         """The side of a join that the rows are of."""
         self._root = read.root
         of = stage.of if stage.join is None else stage.join.sides[read.side]
-        self._fused = changes_edge(of, read.root)
+        self._fused = None if read.native is not None else changes_edge(of, read.root)
         self._panes = panes_of(stage)
         stream = of.stream if isinstance(of, Query) else of
-        self._time = find_event_time(stream)
+        self._time = find_event_time(only_from(stream, read.root))
         self._named = ", ".join(source.name for source in sources(stream))
 
     @property
@@ -73,18 +78,40 @@ class ChangesEdge:
 
     def take(self, said: pa.Table, last_only: bool = False) -> ChangesTaken:
         """Process the answers of a micro-batch; with `last_only`, those of a batch, which has nothing to remove."""
-        changes = self._read(said)
-        taken = ChangesTaken()
+        assert self._fused is not None, "the answers pass through a Spark plan"
+        changes = self.read(said)
+        made = self._fused.take(self.given(changes))
+        return self.finish(changes, made.rows, made.bad, last_only)
+
+    @property
+    def columns(self) -> Schema:
+        """The columns of the answers."""
+        return self._root.schema
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the answers pass through a Spark plan."""
+        return self._fused is None
+
+    def given(self, changes: Changes) -> pa.Table:
+        """The rows that the row operators take, each with the number of its change."""
         given = changes.rows.append_column(ROW_NUMBER, pa.array(np.arange(len(changes.rows))))
         # An accumulating query removes an answer by a retraction without values, which only a view understands.
-        made = self._fused.take(given.filter(pa.array(changes.diffs > 0)) if self._accumulates else given)
-        for row, reason in made.bad:
-            taken.letters.append(self._letter(given, row, reason))
+        return given.filter(pa.array(changes.diffs > 0)) if self._accumulates else given
+
+    def finish(self, changes: Changes, made: pa.Table, bad: Sequence[tuple[int, str]], last_only: bool) -> ChangesTaken:
+        """What the reading stage gets of the rows that the row operators made, each with the number of its change.
+
+        `bad` are the changes without a value, with the reasons.
+        """
+        taken = ChangesTaken()
+        for row, reason in bad:
+            taken.letters.append(self._letter(changes.rows, row, reason))
         if self.is_stateless:
-            taken.rows = self._rows(changes, made.rows, removes=not last_only)
+            taken.rows = self._rows(changes, made, removes=not last_only)
             return taken
-        places = made.rows[ROW_NUMBER].to_numpy()
-        rows, places, at = self._timed(given, changes, made.rows, places, taken)
+        places = made[ROW_NUMBER].to_numpy()
+        rows, places, at = self._timed(changes, made, places, taken)
         diffs = changes.diffs[places]
         if self.stage.join is not None:
             kinds = pa.array(diffs.astype(np.int8))
@@ -94,7 +121,7 @@ class ChangesEdge:
         rows = rows.set_column(rows.schema.get_field_index("at"), "at", pa.array(at))
         taken.rows, failed = lifted(self._panes, rows, diffs if self._panes.changes else None)
         for row, reason in failed.items():
-            taken.letters.append(self._letter(given, int(places[row]), reason))
+            taken.letters.append(self._letter(changes.rows, int(places[row]), reason))
         return taken
 
     def messages(
@@ -119,7 +146,8 @@ class ChangesEdge:
     def _accumulates(self) -> bool:
         return isinstance(self._root, AnswerStream) and self._root.query.mode is Mode.ACCUMULATING
 
-    def _read(self, said: pa.Table) -> Changes:
+    def read(self, said: pa.Table) -> Changes:
+        """The answers of a stage as changes."""
         names = list(self._root.schema.names)
         if not isinstance(self._root, AnswerStream):
             diffs = said[DIFF].to_numpy().astype(np.int64)
@@ -164,7 +192,7 @@ class ChangesEdge:
         return pa.table(columns, schema=schema)
 
     def _timed(
-        self, given: pa.Table, changes: Changes, made: pa.Table, places: Ints, taken: ChangesTaken
+        self, changes: Changes, made: pa.Table, places: Ints, taken: ChangesTaken
     ) -> tuple[pa.Table, Ints, Ints]:
         """The rows that have a valid event time, the numbers of their answers, and the times."""
         at: Ints = changes.at[places]
@@ -177,14 +205,14 @@ class ChangesEdge:
         if pc.any(wrong).as_py():
             for row in np.flatnonzero(wrong.to_numpy()).tolist():
                 reason = time_reason(self._time.column, column[row].as_py(), int(at[row]))
-                taken.letters.append(self._letter(given, int(places[row]), reason or ""))
+                taken.letters.append(self._letter(changes.rows, int(places[row]), reason or ""))
             good = pc.invert(wrong)
             made, places, column = made.filter(good), places[good.to_numpy()], column.filter(good)
         return made, places, column.to_numpy().astype(np.int64)
 
-    def _letter(self, given: pa.Table, row: int, reason: str) -> dict[str, Any]:
+    def _letter(self, answers: pa.Table, row: int, reason: str) -> dict[str, Any]:
         """The dead letter of an answer that the stage cannot read; its value is the answer."""
-        value = given.slice(row, 1).drop_columns([ROW_NUMBER]).to_pylist()[0]
+        value = answers.slice(row, 1).to_pylist()[0]
         return {
             "source": self._named,
             "origin": self.stage.id,

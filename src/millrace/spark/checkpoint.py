@@ -305,7 +305,7 @@ def _words(stage: Stage) -> dict[str, str]:
         "stream": flow_as_text(query.stream),
         "keys": ", ".join(query.keys),
         "window": str(query.windowing),
-        "trigger": str(query.trigger),
+        "trigger": str(query.when),
         "mode": str(query.mode),
         "aggregates": ", ".join(f"{computed.name}={computed.aggregate}" for computed in query.computed),
     }

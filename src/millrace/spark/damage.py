@@ -12,6 +12,7 @@ from typing import Any
 
 from millrace.eventlog.sealed import unsealed
 from millrace.model.errors import AGAIN, CorruptError
+from millrace.model.kafka import KIND as KAFKA
 from millrace.sources.skipped import FILE as SKIPPED
 from millrace.sources.skipped import read_skipped
 from millrace.spark.checkpoint import FUSED, Checkpoint, journal_of, state_schemas
@@ -178,6 +179,8 @@ def _check_journals(checkpoint: Checkpoint, spark_sources: list[str], positions:
             kind, _, name = source.partition(" ")
             if kind == "log":
                 _check_feed([journal_of(checkpoint.folder, each, name, "json") for each in names])
+            elif kind == KAFKA:
+                _check_kafka([journal_of(checkpoint.folder, each, name, KAFKA) for each in names])
             elif kind == "files" and isinstance(position, int) and position:
                 files = [journal_of(checkpoint.folder, each, name, "jsonl") for each in names]
                 _check_files(files, position)
@@ -188,6 +191,12 @@ def _check_feed(journals: list[Path]) -> None:
         content = sealed_object(file)
         if "topic" not in content or not isinstance(content.get("start"), list):
             raise DamageError(file, "does not describe a topic")
+
+
+def _check_kafka(journals: list[Path]) -> None:
+    for file in _existing(journals):
+        if not isinstance(sealed_object(file).get("start"), dict):
+            raise DamageError(file, "does not describe topics of Kafka")
 
 
 def _check_files(journals: list[Path], position: int) -> None:

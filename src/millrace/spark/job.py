@@ -10,6 +10,7 @@ from pyspark import cloudpickle
 
 from millrace.eventlog.topics import DEFAULT_LOG
 from millrace.model.duration import SECOND
+from millrace.model.kafka import KIND as KAFKA
 from millrace.model.stream import Source
 from millrace.plan.plan import Plan, Stage
 from millrace.sources.memory import MemoryScript
@@ -93,4 +94,10 @@ _CACHED = 8
 
 @lru_cache(_CACHED)
 def _unpickled(packed: PackedJob) -> Any:
-    return cloudpickle.loads(packed.data)
+    job = cloudpickle.loads(packed.data)
+    for source in job.sources:
+        if source.kind == KAFKA:
+            from millrace.sources.kafka_cluster import remember  # its packages are optional
+
+            remember(source)  # its splits do not hold the properties of the client
+    return job

@@ -1,14 +1,19 @@
 """A join of streams in one shard, advanced by the messages of a micro-batch."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from millrace.model.arrow import arrow_schema
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.graph import join_watermark, least
 from millrace.model.joining import LEFT, RIGHT
+from millrace.model.late import late_for_join
+from millrace.model.plain import to_json
+from millrace.model.stream import sources
 from millrace.model.watermark import Estimator, Progress, combine, follows_clock, next_idle
 from millrace.panes.blobs import from_bytes
 from millrace.panes.joining import Joining, JoinState
@@ -33,6 +38,7 @@ class JoinShard:
         self._joining, self._spec = Joining(stage.join.spec), stage.join.spec
         self._estimators = [stage.estimators(side) for side in (LEFT, RIGHT)]
         self._schema = arrow_schema(schema_of(stage.of))
+        self._named = [", ".join(source.name for source in sources(side)) for side in stage.join.sides]
 
     def advance(self, before: StageState | None, messages: Sequence[Message]) -> Advanced:
         """Advance the join by the messages of all tasks, and of all shards of the stages that it reads."""
@@ -60,10 +66,27 @@ class JoinShard:
         elements = sum(len(table) for side in tables for table in side)
         rows = said.drop_columns([AT]).rename_columns(self._schema.names).cast(self._schema) if len(said) else None
         changes = said if len(said) and self._is_read else None
+        letters = []
+        if self._spec.keeps_late:
+            letters = [*self._late(LEFT, left, state), *self._late(RIGHT, right, state)]
         return Advanced(
-            after, figures, progress, rows, [], 0, next_idle(sources, now), elements, dropped - sum(state.dropped),
+            after, figures, progress, rows, letters, 0, next_idle(sources, now), elements, dropped - sum(state.dropped),
             changes, times.before, all(idle),
         )  # fmt: skip
+
+    def _late(self, side: int, rows: pa.Table | None, before: JoinState) -> Iterator[dict[str, Any]]:
+        """The dead letters of the rows of a side that the join drops."""
+        if rows is None:
+            return
+        watermark = before.watermarks[side]
+        at = rows[AT].to_numpy()
+        for row in np.flatnonzero(at < max(watermark - self._spec.lateness[side], BEGINNING_OF_TIME)).tolist():
+            late = late_for_join(self._spec, side, int(at[row]), watermark)
+            value = rows.select(self._spec.columns(side).names).slice(row, 1).to_pylist()[0]
+            yield {
+                "source": self._named[side], "origin": self.id, "partition": None, "offset": None, "output": self.id,
+                "problem": late.problem, "reason": late.reason, "hint": late.hint, "value": to_json(value),
+            }  # fmt: skip
 
     def _time(
         self, side: int, state: JoinState, reports: Sequence[TaskReport],
@@ -71,12 +94,18 @@ class JoinShard:
     ) -> tuple[int, bool]:  # fmt: skip
         """The watermark of a side, and whether it is idle; it then stays where it was, rule 15 of stages."""
         marks = {stage: mark for each in reports if each.side == side for stage, mark in each.marks.items()}
-        if marks:
-            is_idle, mark = all(idle for _, idle in marks.values()), least(list(marks.values()))
-        elif times.sides is not None:
-            is_idle, mark = False, times.sides[side]
-        elif times.watermark is not None:
-            is_idle, mark = False, times.watermark
-        else:
-            is_idle, mark = follows_clock(sources, now), combine(sources, now) if sources else BEGINNING_OF_TIME
-        return (state.watermarks[side] if is_idle else mark), is_idle
+        times_read = list(marks.values())
+        if sources or not marks:
+            times_read.append(self._own_time(side, sources, times, now))
+        is_idle = all(idle for _, idle in times_read)
+        return (state.watermarks[side] if is_idle else least(times_read)), is_idle
+
+    def _own_time(
+        self, side: int, sources: Sequence[tuple[Estimator, Progress]], times: Times, now: int
+    ) -> tuple[int, bool]:
+        """The watermark of the sources of a side, and whether they are idle."""
+        if times.sides is not None:
+            return times.sides[side], False
+        if times.watermark is not None:
+            return times.watermark, False
+        return combine(sources, now) if sources else BEGINNING_OF_TIME, follows_clock(sources, now)

@@ -50,7 +50,7 @@ class LetterWriter:
             stages = [stage for stage in self._plan.stages if stage.is_output]
             outputs = tuple(stage.id for stage in stages if planned.id in self._plan.sources_of(stage))
             uid = Log(self._log).uid_of(source.name) if source.kind == "log" else ""
-            about = (source.name, source.kind, source.schema)
+            about = (source.name, source.kind, source.value_schema)
             found[source.name] = LetterSource(*about, outputs, uid, source.is_strict)
         return found
 

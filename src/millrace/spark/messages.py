@@ -20,7 +20,7 @@ from millrace.sources.looked import Looked
 TO_SHARD = "shard INT, stage INT, sequence BIGINT, kind STRING, report STRING, payload BINARY"
 FROM_SHARD = "shard INT, stage INT, sequence BIGINT, kind STRING, report STRING, payload BINARY"
 
-PARTIALS, PANES, ROWS, DEAD, STATUS = "partials", "panes", "rows", "dead", "status"
+PARTIALS, PANES, ROWS, DEAD, STATUS, CHANGES = "partials", "panes", "rows", "dead", "status", "changes"
 NO_STAGE = -1
 """The stage of messages that belong to no stage: dead letters, counts."""
 
@@ -59,6 +59,8 @@ class TaskReport:
     """From a stage to one that reads its answers: its watermark, and whether it is idle, by its number."""
     side: int = 0
     """The side of a join that the rows are of."""
+    by_shape: Mapping[str, int] = field(default_factory=dict)
+    """How many of the records were decoded by shape, by source."""
 
     def to_json(self) -> str:
         """The report as JSON."""
@@ -72,6 +74,7 @@ class TaskReport:
                 "looked": {source: each.to_json() for source, each in self.looked.items()},
                 "marks": {stage: list(mark) for stage, mark in self.marks.items()},
                 "side": self.side,
+                "by_shape": dict(self.by_shape),
             }
         )
 
@@ -85,7 +88,7 @@ class TaskReport:
         marks = {int(stage): (at, is_idle) for stage, (at, is_idle) in read["marks"].items()}
         before, now, watermark, sides = read["times"]
         times = Times(before, now, watermark, None if sides is None else (sides[0], sides[1]))
-        return cls(times, seen, arrived, read["spent"], looked, marks, read["side"])
+        return cls(times, seen, arrived, read["spent"], looked, marks, read["side"], read["by_shape"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ in `__bad` past every filter, and becomes a dead letter.
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
 from typing import Any, assert_never
 
 import numpy as np
@@ -26,6 +28,7 @@ from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.errors import refuse
 from millrace.model.evaluate import no_value
 from millrace.model.expression import Expression
+from millrace.model.query import Query
 from millrace.model.schema import backticked
 from millrace.model.stream import (
     AnswerStream,
@@ -72,6 +75,7 @@ from millrace.spark.messages import (
     TaskReport,
     to_batch,
 )
+from millrace.spark.side_rows import by_key, side_rows
 from millrace.spark.task import Letters, by_shard, lifted, panes_of, without
 from millrace.spark.tried import tried
 
@@ -80,14 +84,26 @@ _MATCHED, _VERSIONS, _ROW = "__matched", "__versions", "__row"
 
 def messages_of(spark: SparkSession, packed: PackedJob, number: int, frames: Mapping[str, DataFrame]) -> DataFrame:
     """The messages to the shards for one output, from the frames of its sources by name."""
-    built = _Plan(spark, packed.job, packed.job.stages[number], frames)
-    return built.rows().mapInArrow(_sending(packed, number), TO_SHARD)
+    stage = packed.job.stages[number]
+    sides = (
+        NativePlan(spark, packed.job, of_side(stage, side), frames)
+        .rows()
+        .mapInArrow(_sending(packed, number, side), TO_SHARD)
+        for side, _ in stage.own_streams
+    )
+    return reduce(DataFrame.union, sides)
 
 
-class _Plan:
+def of_side(stage: Stage, side: int) -> Stage:
+    """A join as the stage of the rows of one of its sides; any other stage as it is."""
+    return stage if stage.join is None else replace(stage, stream=stage.join.sides[side])
+
+
+class NativePlan:
     """Builds the Spark plan of an output."""
 
     def __init__(self, spark: SparkSession, job: Job, stage: Stage, frames: Mapping[str, DataFrame]) -> None:
+        """`frames` are the rows of sources, by name."""
         self._spark, self._job, self._stage, self._frames = spark, job, stage, frames
 
     def rows(self) -> DataFrame:
@@ -102,8 +118,7 @@ class _Plan:
                 for place, argument in enumerate(computed.arguments)
             }
             rows, values = self._computed(rows, arguments)
-            at = f.lit(0).cast("bigint") if find_event_time(of.stream) is None else _column(TIME)
-            columns.append(at.alias("at"))
+            columns.append(_time_of(of).alias("at"))
             columns += [_column(name).alias(key) for name, key in zip(of.keys, of.key_columns, strict=True)]
             columns += [value.alias(name) for name, value in values.items()]
             if isinstance(of.windowing, Custom):
@@ -130,8 +145,10 @@ class _Plan:
                     f"dedup() needs an edge that is fused, and this one is {edge_as_text(self._job.plan, self._stage)}",
                     place,
                 )
-            case AnswerStream() | JoinStream() | AnswerTime():
+            case AnswerStream() | JoinStream():
                 raise AssertionError("the answers of a query are read in shards, not by an edge")
+            case AnswerTime(parent=parent):
+                return self._frame(parent)
             case (Where() | Select() | WithColumns() | Join() | EventTime()) as step:
                 return self._step(step, self._frame(step.parent))
             case (Map() | Filter() | Explode()) as step:
@@ -196,6 +213,19 @@ class _Plan:
         return joined.select(*map(_column, join.schema.names), *_hidden(rows), *_new_marks(joined, rows))
 
 
+def _time_of(query: Query) -> Column:
+    """The event time of a row of a query, in microseconds; 0 if no column has it."""
+    match find_event_time(query.stream):
+        case None:
+            return f.lit(0).cast("bigint")
+        case AnswerTime(column=column):
+            return f.unix_micros(_column(column))
+        case EventTime():
+            return _column(TIME)
+        case never:
+            assert_never(never)
+
+
 def _hidden(rows: DataFrame) -> list[Column]:
     """The hidden columns, without those for attempted expressions, which serve one step only."""
     return [_column(name) for name in rows.columns if name.startswith("__") and not name.startswith("__t_")]
@@ -243,11 +273,13 @@ def _new_marks(joined: DataFrame, before: DataFrame) -> list[Column]:
     return [_column(LEFT_OUT)] if LEFT_OUT in joined.columns and LEFT_OUT not in before.columns else []
 
 
-def _sending(packed: PackedJob, number: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _sending(
+    packed: PackedJob, number: int, side: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     @reported
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         job = packed.job
-        sender = Sender(job.stages[number])
+        sender = Sender(job.stages[number], side)
         for batch in batches:
             sender.add(pa.Table.from_batches([batch]))
         context = TaskContext.get()
@@ -260,9 +292,12 @@ def _sending(packed: PackedJob, number: int) -> Callable[[Iterator[pa.RecordBatc
 class Sender:
     """Collects the partials, event times and dead letters of one task for one output."""
 
-    def __init__(self, stage: Stage) -> None:
-        """Start empty."""
-        self._output = stage.id
+    def __init__(self, stage: Stage, side: int = 0) -> None:
+        """Start empty. `side` is that of a join."""
+        self._output, self._join, self._side = stage.id, stage.join, side
+        self._nodes_before = len(stage.estimators(0)) if side else 0
+        """How many nodes of event time the left side of a join has, if this is the right one."""
+        stage = of_side(stage, side)
         self._judge: LateJudge | None = None
         """Finds the rows that are too late; None if they are not kept."""
         self._panes = panes_of(stage)
@@ -316,7 +351,12 @@ class Sender:
             return []
         sequence = task << 32
         times = together(self._times)
-        if self._panes is None:
+        if self._join is not None:
+            seen = {self._nodes_before + node: each for node, each in self._seen.items()}
+            rows = [side_rows(self._join, self._side, rows) for rows in self._made]
+            report = TaskReport(times, seen, side=self._side)
+            sent = list(by_key(self._join.spec, number, sequence, rows, report, shards))
+        elif self._panes is None:
             sent = [Message(0, number, sequence + n, ROWS, payload=to_bytes(rows)) for n, rows in enumerate(self._made)]
         else:
             sent = list(by_shard(self._panes, number, sequence, self._made, TaskReport(times, self._seen), shards))

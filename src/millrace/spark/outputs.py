@@ -8,11 +8,12 @@ import pyarrow as pa
 from millrace.edge.decode import JsonDecoder
 from millrace.eventlog.topics import existing_log
 from millrace.model.errors import NotFoundError, at_place, refuse
+from millrace.model.kafka import KIND as KAFKA
+from millrace.model.kafka_sink import KafkaSink
 from millrace.model.pipeline import Pipeline, TopicSink
 from millrace.plan.compile import sink_id, view_id
 from millrace.sources.files import folder_of
 from millrace.sources.memory import MemoryScript
-from millrace.spark.answers import schema_of
 from millrace.spark.sent import Sent
 from millrace.spark.sinks import writer_of
 from millrace.spark.snapshots import tables_of
@@ -28,10 +29,7 @@ def writers_of(
     """
     path, name, sent = str(Path(log).absolute()), pipeline.name, Sent.beside(checkpoint)
     ids = {sink_id(each.sink): each for each in pipeline.sinks}
-    return {
-        id: writer_of(each.sink, id, schema_of(each.of), path, name, sent, generation, staged)
-        for id, each in ids.items()
-    }
+    return {id: writer_of(each.sink, id, each.of, path, name, sent, generation, staged) for id, each in ids.items()}
 
 
 def of_views(pipeline: Pipeline, answers: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
@@ -45,19 +43,29 @@ def check_places(pipeline: Pipeline, scripts: Mapping[str, MemoryScript], log: s
         if isinstance(output.sink, TopicSink):
             with at_place(output.place):
                 existing_log(log, output.sink.topic).topic(output.sink.topic)
+        if isinstance(output.sink, KafkaSink):
+            from millrace.spark.kafka_transactions import Transactions  # its packages are optional
+
+            with at_place(output.place):
+                Transactions(output.sink, pipeline.name).topic_id()
     for table in tables_of(pipeline.streams).values():
         if table.path is not None and not Path(table.path).is_file():
             raise NotFoundError(
                 f"table {table.name!r}: there is no file {table.path}", "check its path=", pipeline.place
             )
     for source in pipeline.sources:
-        if source.kind == "log" or dict(source.options).get("format") == "json":
+        if source.kind in ("log", KAFKA) or dict(source.options).get("format") == "json":
             with at_place(source.place):
-                JsonDecoder(source.schema)
+                JsonDecoder(source.value_schema)
         if source.kind == "files":
             folder_of(source)
         elif source.kind == "log":
             with at_place(source.place):
                 existing_log(log, source.name).topic(source.name)
+        elif source.kind == KAFKA:
+            from millrace.sources.kafka_cluster import opened, remember  # its packages are optional
+
+            with at_place(source.place):
+                opened(remember(source)).topics()
         elif source.reader is None and source.name not in scripts:
             raise refuse(f"source {source.name!r} has no rows to read; give it a script", source.place)

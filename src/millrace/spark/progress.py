@@ -86,6 +86,8 @@ class BatchProgress:
     """Records read, by source."""
     latency: Latency | None = None
     """From the append of its records to its commit; None if it has no records of a topic."""
+    by_shape: Mapping[str, int] = field(default_factory=dict)
+    """How many of the records were decoded by shape, by source, where some were."""
 
     @property
     def outputs(self) -> Mapping[str, PartProgress]:
@@ -142,6 +144,7 @@ class BatchProgress:
                 "open_windows": self.open_windows,
                 "errors": self.errors,
                 "clock_moved": self.clock_moved,
+                "by_shape": dict(self.by_shape),
                 "fields": {source: looked.to_json() for source, looked in self.looked.items() if looked.records},
                 "parts": parts,
             }

@@ -55,7 +55,7 @@ def rows_of(source: Source, task: Task, counts: bool = True) -> Iterator[pa.Reco
     for _, split in task.splits:
         bundle = split.read()
         arrived += arrived_in(bundle)
-        looked += look(bundle, source.schema)
+        looked += look(bundle, source.value_schema)
         aside = Letters(source.name, bundle, split)
         rows, places = decoded(decoder, aside)
         letters += aside.rows

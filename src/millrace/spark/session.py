@@ -4,24 +4,23 @@ import atexit
 import logging
 import os
 import resource
-import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import gettempdir
 
-import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from millrace.model.errors import MachineError
-from millrace.spark.java import java_home
+from millrace.spark import workers
+from millrace.spark.home import lacks_archive, make_archive_later, spark_home
+from millrace.spark.java import java_home, java_in
 from millrace.spark.trouble import machine_trouble
 
 
@@ -34,7 +33,8 @@ def start(name: str, master: str = "local[*]", log: Path | None = None) -> Spark
     if home is not None:
         os.environ["JAVA_HOME"] = home
     if "SPARK_HOME" not in os.environ and master.startswith("local"):
-        os.environ["SPARK_HOME"] = _home()
+        _HOME[:] = [spark_home(java_in(os.environ))]
+        os.environ["SPARK_HOME"] = str(_HOME[0])
     # Workers must run this Python with its installed packages, not the first one on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # PySpark logs every failed query there as JSON, in addition to the exception it raises.
@@ -46,6 +46,7 @@ def start(name: str, master: str = "local[*]", log: Path | None = None) -> Spark
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", f"{_heap()}m")
         .config("spark.log.level", "FATAL")
+        .config("spark.python.daemon.module", workers.__name__)
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -86,6 +87,8 @@ def until_the_end(name: str, master: str) -> SparkSession:
     return held.enter_context(quiet(name, master))
 
 
+_HOME: list[Path] = []
+"""The Spark home that this process has chosen; empty if the environment names one."""
 _FILES = 1024
 """About as many files as Spark opens at the same time."""
 
@@ -164,6 +167,8 @@ def stop(spark: SparkSession) -> None:
         if java is not None:
             java.stdin.close()  # the JVM exits at the end of its input
             java.wait()
+            if _HOME and lacks_archive(_HOME[0]):
+                make_archive_later(_HOME[0])
     SparkContext._gateway = SparkContext._jvm = None
     _PRINTED_TO.clear()
 
@@ -197,39 +202,6 @@ def _printing_to(log: Path | None) -> Iterator[None]:
         for number, copy in enumerate(kept, 1):
             os.dup2(copy, number)
             os.close(copy)
-
-
-@cache
-def _home() -> str:
-    folder = TemporaryDirectory(prefix="millrace-spark-")
-    atexit.register(folder.cleanup)
-    make_home(Path(folder.name))
-    return folder.name
-
-
-def make_home(folder: Path) -> None:
-    """Link the installed PySpark into a folder, without its zip of Python files; signals do not reach its Java.
-
-    Workers then import the installed files, which are compiled. Service managers signal all processes of a service, and
-    Ctrl-C all processes of the terminal's foreground, but only the parent process handles the signal. So Java ignores
-    HUP and TERM, and it and its workers are a session of their own, which Ctrl-C does not reach. Java exits with the
-    parent process, because it waits for the end of its input.
-    """
-    installed = Path(pyspark.__path__[0])
-    (folder / "bin").mkdir()
-    for entry in [*installed.iterdir(), *(installed / "bin").iterdir()]:
-        if entry.name not in ("python", "bin", _SUBMIT):
-            (folder / entry.relative_to(installed)).symlink_to(entry)
-    submit = folder / "bin" / _SUBMIT
-    python, started = shlex.quote(sys.executable), shlex.quote(str(installed / "bin" / _SUBMIT))
-    submit.write_text(f"#!/bin/sh\ntrap '' HUP TERM\nexec {python} -IS -c '{_ALONE}' {started} \"$@\"\n")
-    submit.chmod(0o755)
-
-
-_ALONE = "import os, sys; os.getpid() == os.getpgrp() or os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
-"""A program that runs another one in a session of its own."""
-_SUBMIT = "spark-submit"
-"""The script with which PySpark starts Java."""
 
 
 def separate(spark: SparkSession) -> SparkSession:

@@ -27,7 +27,7 @@ from millrace.spark.crash import reach
 from millrace.spark.envelope import reported
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.join_shard import JoinShard
-from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PARTIALS, STATUS, Message, TaskReport
+from millrace.spark.messages import CHANGES, DEAD, DEAD_LETTERS, NO_STAGE, PARTIALS, STATUS, Message, TaskReport
 from millrace.spark.progress import ShardStatus
 from millrace.spark.stage_shard import Advanced, StageShard, StageState
 
@@ -72,9 +72,9 @@ class Shard:
         self._edges: dict[int, list[ChangesEdge]] = {}
         """The edges to the stages that read a stage, by its number."""
         for number, stage in enumerate(job.stages):
-            for read in stage.reads:
+            for place, read in enumerate(stage.reads):
                 if numbers[read.stage] in self._stages:
-                    self._edges.setdefault(numbers[read.stage], []).append(ChangesEdge(number, stage, read))
+                    self._edges.setdefault(numbers[read.stage], []).append(ChangesEdge(number, stage, place))
 
     def advance(self, messages: Iterable[Message], store: StateStore) -> Iterator[Message]:
         """Advance all stages by the messages of a micro-batch.
@@ -125,10 +125,14 @@ class Shard:
             # A batch gives the rows of the last answers of a query, but aggregates all of them.
             is_last = edge.is_stateless and self._last_only and isinstance(self._stages[number], StageShard)
             read = after.said if is_last else after.changes
-            taken = ChangesTaken() if read is None else edge.take(read, self._last_only)
-            letters += taken.letters
             mark = {number: (after.figures.watermark, after.is_idle)}
             report = TaskReport(Times(after.before, after.figures.now), marks=mark, side=edge.side)
+            if edge.is_native:
+                payload = None if read is None else to_bytes(read)
+                yield Message(shard, edge.number, edge.place, CHANGES, report.to_json(), payload)
+                continue
+            taken = ChangesTaken() if read is None else edge.take(read, self._last_only)
+            letters += taken.letters
             is_local = edge.stage.level == self._level
             yield from edge.messages(shard, number, taken, report, self._shards, is_local)
 

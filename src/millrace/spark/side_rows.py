@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from millrace.model.arrow import arrow_type
 from millrace.model.joining import JoinSpec
-from millrace.model.stream import JoinStream, find_event_time
+from millrace.model.stream import JoinStream, Source, find_event_time, only_from
 from millrace.panes.blobs import to_bytes
 from millrace.panes.floats import as_compared
 from millrace.panes.hashing import hash_keys
@@ -16,9 +16,10 @@ from millrace.panes.sides import DIFF as SIDE_DIFF
 from millrace.spark.messages import PARTIALS, Message, TaskReport
 
 
-def side_rows(join: JoinStream, side: int, rows: pa.Table) -> pa.Table:
-    """Rows of a source as changes of a side of a join."""
-    event_time = find_event_time(join.sides[side])
+def side_rows(join: JoinStream, side: int, rows: pa.Table, source: Source | None = None) -> pa.Table:
+    """Rows of a source as changes of a side of a join; of which source, if the side has a union with answers."""
+    stream = join.sides[side]
+    event_time = find_event_time(stream if source is None else only_from(stream, source))
     assert event_time is not None
     rows = rows.filter(rows[event_time.column].is_valid())  # others only close an epoch
     at = rows[event_time.column].cast(pa.timestamp("us", "UTC")).cast(pa.int64())

@@ -15,7 +15,8 @@ from pyspark.sql.datasource import InputPartition
 
 from millrace.model.duration import END_OF_TIME, SECOND
 from millrace.model.joining import LEFT, RIGHT
-from millrace.model.stream import Source, Stream, sources
+from millrace.model.kafka import KIND as KAFKA
+from millrace.model.stream import Source, Stream, own_sources
 from millrace.model.trigger import waits
 from millrace.plan.compile import source_id
 from millrace.plan.plan import Stage
@@ -226,7 +227,7 @@ class Reader:
     def _set_by_scripts(self, stream: Stream, end: dict[str, Any]) -> int:
         """The least of the watermarks that the scripts of a stream have set."""
         marks = []
-        for source in sources(stream):
+        for source in own_sources(stream):
             reader = self._sources[source_id(source)]
             assert isinstance(reader, Scripted), "all sources of a scripted stage are scripted"
             marks.append(reader.script.watermark(self._position(source_id(source), end)))
@@ -243,7 +244,7 @@ class Reader:
 def _tick(stages: Iterable[Stage]) -> int | None:
     """How long the clock may stand still without input; None if no trigger or watermark depends on it."""
     given = list(stages)
-    spans = [wait for stage in given if stage.query is not None for wait in waits(stage.query.trigger)]
+    spans = [wait for stage in given if stage.query is not None for wait in waits(stage.query.when)]
     idle = [estimator.idle for stage in given for estimator in stage.estimators()]
     spans += [wait for wait in idle if wait is not None]
     return min(max(min(spans) // 4, _FASTEST), _SLOWEST) if spans else None
@@ -260,6 +261,11 @@ def _open(source: Source, job: Job, journal: str) -> SourceFollower:
         )
     if source.reader is not None:
         return CustomFollower(source, source.reader)
+    if source.kind == KAFKA:
+        from millrace.sources.kafka import KafkaFeed  # its packages are optional
+
+        kept = journal_of(folder, journal, source.name, KAFKA)
+        return KafkaFeed(source, kept, job.latency / SECOND, time.monotonic, job.group)
     member = "" if journal == FUSED else journal
     kept = journal_of(folder, journal, source.name, "json")
     return Feed(source, job.log, kept, job.latency / SECOND, time.monotonic, job.group, member, skipped)

@@ -83,7 +83,7 @@ class StageShard:
         self._dedup = None if stage.dedup is None else Deduplicating(stage.id, stage.dedup, stage.is_read)
         self._panes = panes_of(stage)
         self._estimators = stage.estimators()
-        trigger = None if stage.query is None else stage.query.trigger
+        trigger = None if stage.query is None else stage.query.when
         self._drops_late_only = trigger is None or isinstance(trigger, Watermark) or not may_finish(trigger)
         """Whether elements are dropped only because they are too late, not because the trigger has finished."""
 
@@ -102,11 +102,14 @@ class StageShard:
             seen = [passed.seen] if passed.seen is not None and self._estimators else None
         now, progress = observed(self._estimators, before, state.now, reports, times, seen)
         watermark = state.watermark if times.watermark is None else times.watermark
-        marks = {stage: mark for each in reports for stage, mark in each.marks.items()}
+        sources = list(zip(self._estimators, progress, strict=True))
+        if times.watermark is None and sources:
+            watermark = combine(sources, now)
+        marks = list({stage: mark for each in reports for stage, mark in each.marks.items()}.values())
         if marks:
-            watermark = least(list(marks.values()))
-        elif times.watermark is None and self._estimators:
-            watermark = combine(list(zip(self._estimators, progress, strict=True)), now)
+            own = [(watermark, follows_clock(sources, now))] if self._stage.edges else []
+            marks += own
+            watermark = least(marks)
         elements, dropped = 0, state.dropped
         if self._panes is None:
             state, tables = replace(state, watermark=max(state.watermark, watermark), now=now), sent
@@ -115,8 +118,7 @@ class StageShard:
             state, tables = self._panes.advance(state, stack(sent) if sent else None, watermark, now)
         said = [table for table in tables if len(table)]
         changes = stack(said) if said and self._stage.is_read else None
-        sources = list(zip(self._estimators, progress, strict=True))
-        is_idle = all(mark[1] for mark in marks.values()) if marks else follows_clock(sources, now)
+        is_idle = all(mark[1] for mark in marks) if marks else follows_clock(sources, now)
         unanswered, errors = letters_of(self._stage, state.failed), state.errors
         if self._last_only:
             said = [_last(stack(said), self._panes.keys)] if said and self._panes is not None else said

@@ -41,6 +41,7 @@ from millrace.spark.inputs import read_messages
 from millrace.spark.job import DEFAULT_LATENCY, Job
 from millrace.spark.letters import LetterWriter
 from millrace.spark.messages import FROM_SHARD
+from millrace.spark.native_changes import through_spark
 from millrace.spark.outputs import check_places, of_views, writers_of
 from millrace.spark.progress import BatchProgress
 from millrace.spark.session import labels_of, streaming
@@ -267,11 +268,13 @@ def start(
         delivery = Delivery(pipeline.name, opened.id, promised, kept.begun)
         run = StreamRun(pipeline, plan, kept, delivery, views, writers, letters, on_batch, silent, staged)
         packed = job.pack()
-        frame = read_messages(streaming(spark, job.shards), packed, stream=True)
+        session = streaming(spark, job.shards)
+        frame = read_messages(session, packed, stream=True)
         for level in range(plan.levels):
             frame = frame.groupBy("shard").transformWithState(
                 processor(packed, opened.id, level), FROM_SHARD, outputMode="append", timeMode="none"
             )
+            frame = through_spark(session, packed, frame, level)
         writer = frame.writeStream.option("checkpointLocation", str(kept.spark)).outputMode("append")
         if until_caught_up:
             writer = writer.trigger(availableNow=True)

@@ -6,6 +6,7 @@ rows for which an expression has no value, become dead letters; the others are p
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -25,7 +26,7 @@ from millrace.formats.texts import SPACES
 from millrace.model.arrow import arrow_type
 from millrace.model.late import TooLate
 from millrace.model.query import Query
-from millrace.model.stream import EventTime, Source, Stream, event_times, sources
+from millrace.model.stream import EventTime, Source, Stream, event_times, own_sources
 from millrace.model.watermark import Seen
 from millrace.model.window import Custom
 from millrace.panes.advance import Panes
@@ -38,9 +39,11 @@ from millrace.panes.lift import assigned, lift
 from millrace.panes.store import stack
 from millrace.plan.compile import why_lifted
 from millrace.plan.plan import Stage
+from millrace.plan.stages import from_source
 from millrace.sources.arrived import Arrived, arrivals, arrived_in
 from millrace.sources.bundle import LOGGED, Bundle, Split, Times
 from millrace.sources.looked import Looked, combined, look
+from millrace.spark.answers import as_answers
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PARTIALS, ROWS, Message, TaskReport
 from millrace.spark.side_rows import by_key, side_rows, typed
@@ -128,14 +131,19 @@ class FusedReader:
         sent = {number: Sent() for number in times}
         letters: list[dict[str, Any]] = []
         arrived, looks = list[Mapping[str, Arrived]](), list[Mapping[str, Looked]]()
+        by_shape = Counter[str]()
         for number, split in splits:
             bundle = split.read(self._readers[number].wanted)
             source = self._job.sources[number]
             arrived.append({source.name: arrived_in(bundle)})
-            looks.append({source.name: look(bundle, source.schema)})
+            looks.append({source.name: look(bundle, source.value_schema)})
+            before = self._readers[number].by_shape
             letters += self._readers[number].take(bundle, split, sent, now, watermarks)
+            by_shape[source.name] += self._readers[number].by_shape - before
         spent = time.process_time() - began
-        counted = TaskReport(Times(0, 0), arrived=arrivals(arrived), spent=spent, looked=combined(looks))
+        counted = TaskReport(
+            Times(0, 0), arrived=arrivals(arrived), spent=spent, looked=combined(looks), by_shape=+by_shape
+        )
         return list(self._packed(sent, times, letters, task, counted))
 
     def _packed(
@@ -151,15 +159,16 @@ class FusedReader:
                 payload = None if rows_before is None else to_bytes(rows_before)
                 yield Message(DEDUP_SHARD, number, sequence, PARTIALS, report.to_json(), payload)
             elif (join := self._job.stages[number].join) is not None:
-                for side, rows in enumerate((made.rows, made.right)):
+                for side, tables in enumerate((made.rows, made.right)):
                     seen = made.seen if side == 0 else {}
                     report = TaskReport(times[number], seen, side=side)
-                    yield from by_key(join.spec, number, sequence, rows, report, self._job.shards)
+                    yield from by_key(join.spec, number, sequence, tables, report, self._job.shards)
             elif panes is None:
                 for table in made.rows:
                     sequence += 1
                     if len(table):
-                        yield Message(0, number, sequence, ROWS, payload=to_bytes(table))
+                        rows = as_answers(self._job.stages[number].of, table)
+                        yield Message(0, number, sequence, ROWS, payload=to_bytes(rows))
             else:
                 yield from by_shard(panes, number, sequence, made.rows, report, self._job.shards)
         if letters:
@@ -184,12 +193,17 @@ class Reading:
             Taker(number, stage, source, tables, side)
             for number, stage in fused
             for side, stream in stage.own_streams
-            if source in sources(stream)
+            if source in own_sources(stream)
         ]
         self.wanted = {name for _, stage in fused for name in columns_read(stage.of)} | {*source.schema.required}
         self._decoder = RecordDecoder(source, self.wanted)
         self._is_clean = True
         """Whether the last bundle had no dead letters."""
+
+    @property
+    def by_shape(self) -> int:
+        """How many records have been decoded by shape."""
+        return self._decoder.by_shape
 
     def take(
         self, bundle: Bundle, split: Split, sent: dict[int, Sent], now: int = 0,
@@ -204,7 +218,7 @@ class Reading:
         for taker in self._takers:
             taker.judge_by((watermarks or {}).get(taker.number))
         letters, logged = Letters(self._named, bundle, split), pa.array(bundle.log_times(now))
-        is_json = bundle.rows is None and bundle.cells is None
+        is_json = bundle.rows is None and bundle.cells is None and bundle.metadata is None
         if not (is_json and self._is_clean and self._take_at_once(bundle.texts, logged, sent)):
             self._take_rows(*decoded(self._decoder, letters), logged, sent, letters)
         self._is_clean = not letters.rows
@@ -215,7 +229,7 @@ class Reading:
 
         Otherwise nothing was processed, and each record must be checked.
         """
-        if len(self._takers) != 1 or not look_like_objects(texts):
+        if len(self._takers) != 1 or self._decoder.json.by_shape.takes(texts) or not look_like_objects(texts):
             return False
         (taker,) = self._takers
         return taker.take_texts(texts, logged, self._decoder.json, sent[taker.number])
@@ -226,7 +240,8 @@ class Reading:
         # A table without columns, which has no length, stands for rows of which no output reads a column.
         columns = dict(zip(rows.column_names, rows.columns, strict=True))
         numbers = pa.array(places)
-        rows = pa.table({**columns, ROW_NUMBER: numbers, LOGGED: logged.take(numbers)})
+        times = logged if len(places) == len(logged) else logged.take(numbers)
+        rows = pa.table({**columns, ROW_NUMBER: numbers, LOGGED: times})
         for column in self._source.schema:
             if column.name not in rows.column_names:  # no output reads it
                 rows = rows.append_column(column.name, pa.nulls(len(rows), arrow_type(column.type)))
@@ -241,7 +256,7 @@ class Taker:
         self, number: int, stage: Stage, source: Source, tables: Mapping[str, pa.Table], side: int = 0
     ) -> None:
         """Prepare the statement. `side` is that of a join. Raises CannotFuseError if there is none."""
-        self.number, self._output = number, stage.id
+        self.number, self._output, self._source = number, stage.id, source
         of = stage.of if stage.dedup is None else stage.dedup.above
         self._join = stage.join
         if self._join is not None:
@@ -249,10 +264,10 @@ class Taker:
         self._side = side
         logged = stage.dedup is not None and stage.dedup.needs_log_times
         ordered = stage.dedup is not None
+        lifts = why_lifted(of, stage.is_read)
+        of = from_source(of, source)
         self._of = of
-        self._compile = partial(
-            Fused, source=source, tables=tables, ordered=ordered, logged=logged, lifts=why_lifted(of, stage.is_read)
-        )
+        self._compile = partial(Fused, source=source, tables=tables, ordered=ordered, logged=logged, lifts=lifts)
         self._fused = self._compile(of)
         self._from_texts: Fused | None = None
         self._ahead = _guard_of(of)
@@ -261,7 +276,7 @@ class Taker:
         before = len(stage.estimators(0)) if side else 0  # the nodes of the left side come first
         nodes = [id(each) for each in event_times(stage.stream if self._join is None else self._join.sides[side])]
         self._node = None if node is None else before + nodes.index(id(node))
-        self._panes = Panes(of, timed=stage.is_read) if isinstance(of, Query) and self._fused.lifts else None
+        self._panes = panes_of(stage) if isinstance(of, Query) and self._fused.lifts else None
         self._judge: LateJudge | None = None
         """Finds the rows that are too late; None if they are not kept."""
 
@@ -334,7 +349,7 @@ class Taker:
         """Add a result; False, with nothing added, if a row must become a dead letter but `letters` is None."""
         rows = taken.rows
         if len(rows) and self._panes is not None:
-            rows, failed = lifted(self._panes, rows)
+            rows, failed = lifted(self._panes, rows, np.ones(len(rows), np.int64) if self._panes.changes else None)
             late = self._late_among(taken.rows, rows, failed)
             if (failed or late) and letters is None:
                 return False
@@ -345,7 +360,7 @@ class Taker:
                 place = taken.rows[ROW_NUMBER][row].as_py()
                 letters.add(place, self._output, why.reason, why.hint, why.problem)  # type: ignore[union-attr]
         if len(rows) and self._join is not None:
-            (sent.right if self._side else sent.rows).append(side_rows(self._join, self._side, rows))
+            (sent.right if self._side else sent.rows).append(side_rows(self._join, self._side, rows, self._source))
         elif len(rows):
             sent.rows.append(rows)
         self._see(taken.seen, sent)
@@ -386,7 +401,7 @@ def decoded(decoder: RecordDecoder, letters: Letters) -> tuple[pa.Table, npt.NDA
     rows, misfits = decoder.decode(letters.bundle)
     for misfit in misfits:
         letters.reject(misfit)
-    return rows, np.delete(np.arange(len(letters.bundle)), [misfit.row for misfit in misfits])
+    return rows, without(len(letters.bundle), [misfit.row for misfit in misfits])
 
 
 def by_shard(
@@ -426,7 +441,8 @@ def lifted(panes: Panes, rows: pa.Table, diffs: Ints | None = None) -> tuple[pa.
 
 def without(many: int, left_out: Iterable[int]) -> npt.NDArray[np.intp]:
     """The numbers below `many`, without some."""
-    return np.delete(np.arange(many), list(left_out))
+    numbers, places = np.arange(many), list(left_out)
+    return np.delete(numbers, places) if places else numbers
 
 
 def _lifted(panes: Panes, rows: pa.Table, diffs: Ints | None) -> pa.Table:

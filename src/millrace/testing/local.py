@@ -10,7 +10,7 @@ from millrace.model.pane import Failure, Pane
 from millrace.model.query import WINDOW_COLUMNS, Query
 from millrace.model.reference import Reference
 from millrace.model.rows import RowDeadLetter
-from millrace.model.stream import Stream, reads_changes, sources
+from millrace.model.stream import Stream, own_sources, reads_changes, sources
 from millrace.model.window import Row
 from millrace.testing.answers import PANE_COLUMNS, Answers, DeadLetter, StepAnswers, in_order
 from millrace.testing.checked import Checked, check_mark, stream_of
@@ -63,12 +63,12 @@ class GraphOutput:
     @property
     def dead(self) -> list[RowDeadLetter]:
         """The rows of sources that could not be processed, by any stage."""
-        return [letter for reader in self._readers if reader.sources for letter in reader.rows.dead]
+        return [letter for reader in self._readers for letter in reader.rows.dead if letter.has_record]
 
     @property
     def unread(self) -> list[RowDeadLetter]:
-        """The answers that a stage that reads them could not process."""
-        return [letter for reader in self._readers if not reader.sources for letter in reader.rows.dead]
+        """The answers that a stage that reads them could not process, and rows that were too late for a join."""
+        return [letter for reader in self._readers for letter in reader.rows.dead if not letter.has_record]
 
     @property
     def failed(self) -> list[Failure]:
@@ -174,7 +174,7 @@ class LocalOutput:
 
     def _row(self, answer: Pane | Change | Row) -> Mapping[str, Any]:
         if isinstance(answer, Change):
-            pane = answer.pane
+            pane = None if isinstance(self.of, Stream) and own_sources(self.of) else answer.pane
             about = (answer.diff,) if pane is None else (answer.diff, str(pane.timing), pane.index, pane.last)
             named = zip(free_names(self.of.schema.names, PANE_COLUMNS), about, strict=False)
             return {**{name: answer.row[name] for name in self.of.schema.names}, **dict(named)}

@@ -19,7 +19,7 @@ from millrace.model.arrow import arrow_type
 from millrace.model.duration import BEGINNING_OF_TIME
 from millrace.model.graph import inputs_of
 from millrace.model.pipeline import FunctionSink, Pipeline
-from millrace.model.query import Query
+from millrace.model.query import Query, streams_of
 from millrace.model.stream import (
     AnswerStream,
     Join,
@@ -261,12 +261,15 @@ def _place_of(rows: Sequence[Row], held: Mapping[str, Any]) -> int:
 def _failed(checked: Checked, output: str, letter: Rejected) -> DeadLetter:
     """The letter of an answer that has no value, or of one that a stage could not read.
 
-    The output of a stage that only other stages read is the id of the stage.
+    The output of a stage that only other stages read is the label of the stage.
     """
     held, of = json.loads(letter.value or "{}"), checked.outputs.get(output)
-    for root in () if of is None else inputs_of(of):
-        if root.schema.names == tuple(held):
-            return DeadLetter(None, with_times(root.schema, held), letter.reason, output)
+    read = [root.schema for root in (() if of is None else inputs_of(of))]
+    if of is None or isinstance(of, JoinStream):  # a row of a side of a join
+        read += [stream.schema for each in checked.outputs.values() for stream in streams_of(each)]
+    for schema in read:
+        if schema.names == tuple(held):
+            return DeadLetter(None, with_times(schema, held), letter.reason, output)
     if isinstance(of, Query):
         held = with_times(of.schema, held)
         held = {name: held[name] for name in of.key_names}

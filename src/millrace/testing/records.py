@@ -82,7 +82,7 @@ def misfit(schema: Schema, row: Row) -> str | None:
 
 def is_json(source: Source) -> bool:
     """Whether the records of a source are JSON text."""
-    return source.kind == "log" or dict(source.options).get("format") == "json"
+    return source.kind in ("log", "kafka") or dict(source.options).get("format") == "json"
 
 
 def _decode(source: Source, records: Sequence[Record]) -> tuple[list[Row], dict[int, str]]:

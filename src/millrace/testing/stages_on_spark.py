@@ -6,6 +6,7 @@ As a stream, every step is a micro-batch. The answers of a batch must equal thos
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -72,18 +73,18 @@ class RecordedStages:
         return []
 
 
-def record_stages(transcripts: Sequence[StagesTranscript]) -> list[RecordedStages | Exception]:
+def record_stages(transcripts: Sequence[StagesTranscript], fuse: bool = True) -> list[RecordedStages | Exception]:
     """The results of a stream for each transcript; or the error."""
-    results = alone_if_not_together(_stream, transcripts)
+    results = alone_if_not_together(partial(_stream, fuse=fuse), transcripts)
     return [result if isinstance(result, Exception) else RecordedStages(result) for result in results]
 
 
-def batch_differences(transcripts: Sequence[StagesTranscript]) -> list[list[str] | Exception]:
+def batch_differences(transcripts: Sequence[StagesTranscript], fuse: bool = True) -> list[list[str] | Exception]:
     """For each transcript, the answers that only Spark's batch or only the reference's gives; or the error of Spark."""
-    return alone_if_not_together(_batch, transcripts)
+    return alone_if_not_together(partial(_batch, fuse=fuse), transcripts)
 
 
-def _stream(transcripts: Sequence[StagesTranscript]) -> list[list[StagesSaid]]:
+def _stream(transcripts: Sequence[StagesTranscript], fuse: bool) -> list[list[StagesSaid]]:
     steps = [[step for step in each.steps if isinstance(step, MicroBatch)] for each in transcripts]
     most = max(map(len, steps), default=0)
     scripts = {}
@@ -106,7 +107,7 @@ def _stream(transcripts: Sequence[StagesTranscript]) -> list[list[StagesSaid]]:
     with TemporaryDirectory(prefix="millrace-check-") as folder:
         run = stream.start(
             spark(), _pipeline(transcripts), Path(folder, "checkpoint"), until_caught_up=True, scripts=scripts,
-            on_batch=listen, guarantee="at-least-once",
+            on_batch=listen, guarantee="at-least-once", fuse=fuse,
         )  # fmt: skip
         try:
             run.wait()
@@ -115,7 +116,7 @@ def _stream(transcripts: Sequence[StagesTranscript]) -> list[list[StagesSaid]]:
     return batches
 
 
-def _batch(transcripts: Sequence[StagesTranscript]) -> list[list[str]]:
+def _batch(transcripts: Sequence[StagesTranscript], fuse: bool) -> list[list[str]]:
     scripts: dict[str, MemoryScript] = {}
     rows: list[dict[str, list[Row]]] = []
     for number, each in enumerate(transcripts):
@@ -125,7 +126,7 @@ def _batch(transcripts: Sequence[StagesTranscript]) -> list[list[str]]:
         }
         rows.append(given)
         scripts |= {f"case_{number}_{name}": MemoryScript([Happening(tuple(all_))]) for name, all_ in given.items()}
-    found = spark_batch.collect(spark(), _pipeline(transcripts), scripts=scripts, shards=2).answers
+    found = spark_batch.collect(spark(), _pipeline(transcripts), scripts=scripts, shards=2, fuse=fuse).answers
     return [
         _differences(each, rows[number], {name: found[_id(number, name)] for name in each.stages})
         for number, each in enumerate(transcripts)

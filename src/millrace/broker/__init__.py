@@ -1,0 +1,1 @@
+"""A single-node Kafka for development: its jars and its process."""
