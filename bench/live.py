@@ -8,6 +8,7 @@ batch, in Arrow or as a Python function over rows, whichever is faster.
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from random import Random
 from typing import Any
 
@@ -25,6 +26,7 @@ from millrace.live.query import LiveQuery, LiveView
 from millrace.live.statement import Database, Statement, as_table, select, statement
 from millrace.live.token import Asked
 from millrace.model.schema import parse_schema
+from millrace.server.cells import CellProcesses
 
 VIEW = LiveView("items", parse_schema("id BIGINT, user STRING, country STRING, price DOUBLE, qty BIGINT"), ("id",))
 _COUNTRIES, _MOST = 200, 10**9
@@ -131,6 +133,30 @@ def bench_matching() -> list[Figure]:
             name = f"live matching, {many:,} queries, {rate:,} changes/s: p50 {p50:.1f} ms, p99 {p99:.1f} ms a batch"
             ours = sum(spent) / len(spent)
             figures.append(figure(name, many * batch / ours, many * batch / naive, "pairs of query and change/s"))
+    return figures
+
+
+def bench_grid() -> list[Figure]:
+    """Matching in processes, by the size of the grid, beside one process of the same kind: what more cells add."""
+    many, batch, figures = 100_000, 10_000, []
+    for lines, columns in ((1, 1), (2, 1), (1, 2), (2, 2)):
+        random = Random(7)
+        with closing(CellProcesses(lines, columns)) as processes:
+            grid = processes.grid()
+            for handle, query in enumerate(_queries(many, random)):
+                grid.add(handle, query)
+            spent = []
+            for number in range(12):
+                rows = _rows(batch, many, random)
+                ids = [str(id) for id in rows["id"].to_pylist()]
+                start = time.perf_counter()
+                grid.match(rows, ids)
+                if number > 1:  # the first changes sort what was added
+                    spent.append(time.perf_counter() - start)
+        ours = many * batch * len(spent) / sum(spent)
+        name = f"live matching, a grid of {lines} x {columns} processes, {many:,} queries, {batch:,} changes a batch"
+        peer = figures[0]["millrace"] if figures else ours
+        figures.append(figure(name, ours, peer, "pairs of query and change/s"))
     return figures
 
 

@@ -1,5 +1,7 @@
 """Whatever happens in which order, each state that a client is sent is the result of its query at that version."""
 
+from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from examples import examples
 from live_world import Past, Question, Row, Watcher, World
 from millrace.live.events import Backlog, Gone, Tick
+from millrace.live.grid import Grid
 from millrace.live.sending import Limits
 
 QUESTIONS = [
@@ -47,13 +50,13 @@ def changed(past: Past, random: Random, many: int) -> dict[int, Row]:
     return state
 
 
-def walk(seed: int, steps: int = 120, grid: tuple[int, int] = (1, 1)) -> tuple[World, int]:
+def walk(seed: int, steps: int = 120, make_grid: Callable[[], Grid] = Grid) -> tuple[World, int]:
     """Random events, and at the end all that was held back. Returns how many states were checked, too."""
     random = Random(seed)
     limits = Limits(
         slack=random.choice([0, 1, 3]), backlog=2, most_backlog=40, most_held=random.choice([4, 1_000]), idle=50
     )
-    world = World(random, limits, grid)
+    world = World(random, limits, make_grid)
     everyone: list[Watcher] = []
     for number in range(steps):
         world.now += random.randrange(30)
@@ -119,7 +122,7 @@ def test_the_walks_check_many_states() -> None:
 @pytest.mark.parametrize("grid", [(2, 1), (1, 3), (2, 2)])
 def test_a_grid_of_any_size_sends_the_same(grid: tuple[int, int]) -> None:
     for seed in range(5):
-        one, many = walk(seed)[0], walk(seed, grid=grid)[0]
+        one, many = walk(seed)[0], walk(seed, make_grid=partial(Grid, *grid))[0]
         assert {name: each.rows for name, each in one.watchers.items()} == {
             name: each.rows for name, each in many.watchers.items()
         }

@@ -96,20 +96,20 @@ class LiveServer:
 
 @contextmanager
 def live_server(
-    folder: Path, store: Store, limits: Limits | None = None, buffer: int | None = None
+    folder: Path, store: Store, limits: Limits | None = None, buffer: int | None = None, cells: tuple[int, int] = (1, 1)
 ) -> Iterator[LiveServer]:
     """A server in a thread, until the end. `buffer` is how many bytes the system holds for a client that is slow."""
     made = []
 
-    def noted(*given: Any) -> LiveQueries:
-        made.append(partial(LiveQueries, limits=limits)(*given))
+    def noted(*given: Any, **named: Any) -> LiveQueries:
+        made.append(partial(LiveQueries, limits=limits)(*given, **named))
         return made[0]
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = Address(port=free.getsockname()[1])
     with closing(Log(folder / "log.db")) as log, patch.object(app, "LiveQueries", noted):
-        over = app.make_app(log, store, folder=folder, workers=1)
+        over = app.make_app(log, store, folder=folder, workers=1, cells=cells)
         with listening(address) as on:
             if buffer is not None:
                 on.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)

@@ -5,6 +5,7 @@ over the rows as they were at the version that a message names.
 """
 
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -32,6 +33,7 @@ from millrace.live.events import (
     Unfollow,
     Unsubscribe,
 )
+from millrace.live.grid import Grid
 from millrace.live.hub import Hub
 from millrace.live.parsing import parse
 from millrace.live.query import LiveView
@@ -216,8 +218,8 @@ class Watcher:
 class World:
     """A hub, a store and clients. `random` decides when the shell does what it was told."""
 
-    def __init__(self, random: Random, limits: Limits, grid: tuple[int, int] = (1, 1)) -> None:
-        self.random, self.past, self.hub = random, Past(), Hub(SECRET, limits, grid)
+    def __init__(self, random: Random, limits: Limits, make_grid: Callable[[], Grid] = Grid) -> None:
+        self.random, self.past, self.hub = random, Past(), Hub(SECRET, limits, make_grid)
         self.watchers: dict[str, Watcher] = {}
         self.left: list[Watcher] = []
         self.followed: int | None = None

@@ -1,5 +1,6 @@
 """The command serve, and the server beside a run."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ import typer
 
 from millrace.cli.options import LOG, STORE, CheckpointsFolder, LogPath, StoreUrl, plain_mistakes
 from millrace.eventlog.topics import Log, existing_log
+from millrace.model.errors import PipelineError, shown
 from millrace.model.extra import extra
 from millrace.running.run import behind
 from millrace.running.status import all_under, described
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from millrace.server.door import Names
 
 HOST, PORT = "127.0.0.1", 8080
+_MOST_CELLS = 64
 Host = Annotated[
     str, typer.Option(help="The address to listen on. One that others reach needs tokens: see millrace tokens.")
 ]
@@ -60,6 +63,14 @@ def serve(
     answer_bytes: Annotated[
         int, typer.Option(help="The maximum size of an answer in bytes.", metavar="BYTES", min=1_000)
     ] = 64 << 20,
+    grid: Annotated[
+        str,
+        typer.Option(
+            help="The processes that match live queries with changed rows: partitions of the queries x partitions of "
+            "the rows. 1x1 is the server's own process.",
+            metavar="QUERIESxROWS",
+        ),
+    ] = "1x1",
     read_store: Annotated[
         str | None,
         typer.Option(
@@ -104,7 +115,7 @@ def serve(
         listening.check_address(address, opened.path.parent)
         names = Names(frozenset(map(str.lower, allow_host or ())), frozenset(map(str.lower, allow_origin or ())))
         limits = Limits(query_seconds, answer_bytes, query_memory << 20)
-        app = _app(opened, store, folder, Marks(high, low), names, limits, queries, read_store, site)
+        app = _app(opened, store, folder, Marks(high, low), names, limits, queries, read_store, site, _cells(grid))
         with listening.listening(address) as on:
             _announce(address)
             listening.serve(app, address, on)
@@ -134,13 +145,23 @@ def _app(
     queries: int = 4,
     reader: str | None = None,
     site: Path | None = None,
+    cells: tuple[int, int] = (1, 1),
 ) -> "FastAPI":
     from millrace.server.app import make_app
 
     def pipelines() -> list[dict[str, Any]]:
         return [described(each, behind(each.pipeline, log)) for each in all_under(folder)]
 
-    return make_app(log, open_store(store), marks, folder, pipelines, names, limits, queries, reader, site)
+    return make_app(log, open_store(store), marks, folder, pipelines, names, limits, queries, reader, site, cells)
+
+
+def _cells(grid: str) -> tuple[int, int]:
+    """The lines and columns of a grid such as 2x3."""
+    found = re.fullmatch(r"([1-9]\d?)x([1-9]\d?)", grid)
+    if found is None or int(found[1]) * int(found[2]) > _MOST_CELLS:
+        problem = f"--grid is QUERIESxROWS, such as 2x1, with at most {_MOST_CELLS} processes, not {shown(grid)}"
+        raise PipelineError(problem)
+    return int(found[1]), int(found[2])
 
 
 def _announce(address: Any) -> None:

@@ -10,6 +10,7 @@ Facts that stay true:
 """
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import assert_never
@@ -53,9 +54,9 @@ from millrace.model.errors import MillraceError, PipelineError
 class Hub:
     """Live queries of all clients."""
 
-    def __init__(self, secret: bytes, limits: Limits | None = None, grid: tuple[int, int] = (1, 1)) -> None:
-        """Sign tokens with a secret; the grid has lines of queries and columns of rows."""
-        self._limits, self._grid = limits or Limits(), grid
+    def __init__(self, secret: bytes, limits: Limits | None = None, make_grid: Callable[[], Grid] = Grid) -> None:
+        """Sign tokens with a secret; each view gets a grid of its own."""
+        self._limits, self._make_grid = limits or Limits(), make_grid
         self._sender = Sender(secret, self._limits)
         self._views: dict[str, Followed] = {}
         self._clients: dict[str, Client] = {}
@@ -130,7 +131,7 @@ class Hub:
             return
         view = self._views.get(query.shape.view)
         if view is None:
-            view = self._views[query.shape.view] = Followed(query.shape.view, Grid(*self._grid))
+            view = self._views[query.shape.view] = Followed(query.shape.view, self._make_grid())
         result = view.results.get(query)
         if result is None:
             result = Result(query, next(self._numbers), self._state(query))
@@ -175,6 +176,7 @@ class Hub:
         del view.results[result.query], view.by_handle[result.handle]
         view.wanted.pop(result.query, None)
         if not view.results:
+            view.grid.close()
             del self._views[view.name]
             if view.is_followed:
                 self._done.append(Unfollow(view.name))
@@ -298,7 +300,8 @@ class Hub:
     def _renew(self, view: Followed, reason: str) -> None:
         """Begin anew with all results of a view."""
         view.generation, view.version, view.reading, view.recent = None, 0, None, []
-        view.resuming, view.caught, view.grid = {}, {}, Grid(*self._grid)
+        view.grid.close()
+        view.resuming, view.caught, view.grid = {}, {}, self._make_grid()
         for result in view.results.values():
             result.is_started, result.since, result.state = False, 0, self._state(result.query)
             view.wanted[result.query] = result

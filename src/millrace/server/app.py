@@ -47,18 +47,19 @@ def make_app(
     workers: int = 4,
     reader: str | None = None,
     site: Path | None = None,
+    cells: tuple[int, int] = (1, 1),
 ) -> FastAPI:
     """The application over a log, a store and a folder of checkpoints, by default that of the log.
 
     `pipelines` returns the status of each pipeline, one per checkpoint. `reader` is the URL by which queries open the
     store, if it is another one, as with a login that may only read. Tokens are in a file beside the log.
-    `site` is a folder of files to serve under /site.
+    `site` is a folder of files to serve under /site. `cells` are the processes that match live queries.
     """
     folder = folder or log.path.parent
     collector = Collector(log, marks or Marks(), time.monotonic)
     asked = Workers(reader or store.url, workers, limits)
     names = names or Names()
-    live = LiveQueries(store, read_key(log.path.parent), time.monotonic, watermarks(pipelines))
+    live = LiveQueries(store, read_key(log.path.parent), time.monotonic, watermarks(pipelines), cells=cells)
     refuse = _refuser(log, store, folder)
 
     @asynccontextmanager

@@ -37,6 +37,7 @@ from millrace.live.events import (
     Unfollow,
     Unsubscribe,
 )
+from millrace.live.grid import Grid
 from millrace.live.hub import Hub
 from millrace.live.message import ResumeMessage, SubscribeMessage, UnsubscribeMessage, read_message
 from millrace.live.parsing import parse, parse_filter
@@ -45,6 +46,7 @@ from millrace.live.sending import Limits
 from millrace.live.token import Asked, Token, unseal
 from millrace.model.duration import to_datetime
 from millrace.model.errors import CorruptError, MachineError, MillraceError, NotFoundError, PipelineError
+from millrace.server.cells import CellProcesses
 from millrace.server.live_reads import live_views, missed_changes, new_changes, snapshot
 from millrace.views.rights import Rights
 from millrace.views.store import Store
@@ -119,11 +121,17 @@ class LiveQueries:
         clock: Callable[[], float],
         watermark: Callable[[str], str | None] = lambda view: None,
         limits: Limits | None = None,
+        cells: tuple[int, int] = (1, 1),
     ) -> None:
-        """`clock` counts seconds; `watermark` returns the watermark of a view as text, if it is known."""
+        """`clock` counts seconds; `watermark` returns the watermark of a view as text, if it is known.
+
+        `cells` are the processes of the grid: lines of queries, times columns of rows. One cell is in this process.
+        """
         self._store, self._clock, self._watermark = store, clock, watermark
         self._limits = limits or Limits()
-        self._hub, self._key = Hub(key, self._limits), key
+        self._cells = None if cells == (1, 1) else CellProcesses(*cells)
+        self._hub = Hub(key, self._limits, Grid if self._cells is None else self._cells.grid)
+        self._key = key
         self._clients: dict[str, LiveClient] = {}
         self._names = itertools.count(1)
         self._followed: dict[str, int] = {}
@@ -147,6 +155,8 @@ class LiveQueries:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._cells is not None:
+            self._cells.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
