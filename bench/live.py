@@ -138,7 +138,8 @@ def bench_matching() -> list[Figure]:
 
 def bench_grid() -> list[Figure]:
     """Matching in processes, by the size of the grid, beside one process of the same kind: what more cells add."""
-    many, batch, figures = 100_000, 10_000, []
+    many, batch = 100_000, 10_000
+    figures: list[Figure] = []
     for lines, columns in ((1, 1), (2, 1), (1, 2), (2, 2)):
         random = Random(7)
         with closing(CellProcesses(lines, columns)) as processes:
@@ -236,4 +237,4 @@ def bench_storm() -> list[Figure]:
 
 def run() -> list[Figure]:
     """All of it."""
-    return [*bench_storm(), *bench_notification(), *bench_matching()]
+    return [*bench_storm(), *bench_notification(), *bench_matching(), *bench_grid()]

@@ -22,7 +22,6 @@ from millrace.live.index import Pairs
 from millrace.live.matcher import Matcher
 from millrace.live.parsing import parse
 from millrace.live.query import LiveQuery
-from millrace.server import cells
 from millrace.server.cells import CellProcesses
 from millrace.views.store import open_store
 
@@ -140,7 +139,7 @@ def _ending(start: Callable[..., Any], command: list[str], **options: Any) -> An
 
 
 def test_the_server_matches_by_itself_where_no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells.subprocess, "Popen", partial(_ending, subprocess.Popen))
+    monkeypatch.setattr(subprocess, "Popen", partial(_ending, subprocess.Popen))
     with closing(CellProcesses(2, 1)) as processes:
         same_as_one(Random(9), processes.grid(), {})
 
