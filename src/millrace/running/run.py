@@ -29,6 +29,7 @@ from millrace.running.streaming import typed
 from millrace.running.totals import Totals, many
 from millrace.running.views import KeptViews, lookups
 from millrace.spark.outputs import check_places
+from millrace.spark.writable import check_writable
 from millrace.spark.writers import parse_guarantee
 from millrace.views.store import Store, open_store
 
@@ -178,6 +179,7 @@ def check_stream(pipeline: Pipeline, home: Locations, how: StreamOptions, savepo
     if savepoint is not None:
         check_savepoint(savepoint)
     check_places(pipeline, {}, home.log)
+    check_writable(home.checkpoint)
     parse_guarantee(how.guarantee)
     parse_positive(how.latency, "latency")
     parse_duration(how.retry, "retry")
