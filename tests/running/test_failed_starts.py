@@ -63,17 +63,17 @@ def test_a_run_that_fails_before_its_first_commit_is_no_obstacle_to_a_corrected_
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("key", ["k", "soundex(k)"], ids=["typed", "typed_by_spark_alone"])
 def test_what_a_checkpoint_refuses_is_refused_before_spark_starts(
-    project: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    project: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, key: str
 ) -> None:
     write("STRING")
+    grouped = Path("late.py").read_text().replace("rows.group_by", f'rows.with_columns(k="{key}").group_by')
+    Path("late.py").write_text(grouped)
     request.getfixturevalue("one_spark")
     assert run()[0] == 0
 
-    def started(*_: object) -> SparkSession:
-        raise AssertionError("Spark was started")
-
-    monkeypatch.setattr(sessions, "start", started)
+    monkeypatch.setattr(sessions, "start", refuse_to_start)
     Path("late.py").write_text(Path("late.py").read_text().replace("agg.count()", 'agg.max("v")'))
     began = time.monotonic()
     code, output = run()

@@ -25,7 +25,7 @@ from millrace.running.retried import RetriedStream
 from millrace.running.savepoint import check_savepoint, started_from
 from millrace.running.settings import Locations, StreamOptions
 from millrace.running.shown import RunDisplay, RunDisplays
-from millrace.running.streaming import typed
+from millrace.running.streaming import typed, typed_stream
 from millrace.running.totals import Totals, many
 from millrace.running.views import KeptViews, lookups
 from millrace.spark.outputs import check_places
@@ -129,7 +129,7 @@ class _Followed:
     def start(self, savepoint: Path | None) -> None:
         """Start the stream, and first Spark if it does not run."""
         with self._noting_failure(), from_savepoint(savepoint, self._pipeline, self._home):
-            pipeline = typed(self._pipeline, self._home, self._lease)
+            pipeline = typed_stream(self._pipeline, self._home, self._lease, self._how.from_here)
             shown = self._shown
             stream = RetriedStream(pipeline, self._home, self._how, self._lease, shown.batch, shown.waits)
             self._stream = self._going.enter_context(stream)
