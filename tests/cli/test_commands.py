@@ -8,11 +8,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from millrace import Pipeline, agg, memory, window
@@ -283,6 +286,20 @@ def test_json_is_short_for_the_format(command: list[str], here: Path) -> None:
     assert "│" not in ran(*command, "--json")
     said = "--json and --format csv name two formats; leave one of them out\n"
     assert refused(*command, "--json", "--format", "csv") == said
+
+
+def test_every_command_with_an_output_format_has_json_for_short() -> None:
+    def of(command: Any, name: str) -> Iterator[tuple[str, set[str]]]:
+        for each, below in getattr(command, "commands", {}).items():
+            yield from of(below, f"{name} {each}")
+        yield name, {option for parameter in command.params for option in parameter.opts}
+
+    options = dict(of(typer.main.get_command(app), "millrace"))
+    formatted = {name for name, of in options.items() if "--format" in of} - {
+        "millrace send"
+    }  # the format of its input
+    assert {"millrace dead list", "millrace dead show", "millrace query"} <= formatted
+    assert not [name for name in formatted if "--json" not in options[name]]
 
 
 def test_status_warns_of_a_clock_that_jumped(here: Path) -> None:

@@ -147,6 +147,26 @@ def test_a_record_that_does_not_fit_is_a_dead_letter_with_its_reason(here: Path)
     assert "1 dead letter:\n  plays: it is not a JSON object" in printed
 
 
+def test_a_strict_source_sets_unknown_fields_aside(here: Path) -> None:
+    strict = (here / "charts.py").read_text().replace('at TIMESTAMP"', 'at TIMESTAMP", strict=True')
+    (here / "charts.py").write_text(strict)
+    play = {"track": "A", "ms": 40000, "at": "2026-01-01T12:00:00Z"}
+    (here / "plays.json").write_text(f"{json.dumps(play)}\n{json.dumps(play | {'mood': 'good'})}\n")
+    lines = tried("charts.py", "plays.json")
+    (reason,) = [line["dead_letter"]["reason"] for line in lines if "dead_letter" in line]
+    assert reason == "unknown field 'mood' (known: user, track, ms, at)"
+    assert [row["plays"] for row in view(lines)] == [1]
+
+
+def test_a_time_that_has_not_come_yet_is_a_dead_letter_and_closes_no_window(here: Path) -> None:
+    times = ("2026-01-01T12:00:00Z", "2999-01-01T12:00:00Z", "2026-01-01T12:10:00Z")
+    (here / "plays.json").write_text("".join(json.dumps({"track": "A", "ms": 40000, "at": at}) + "\n" for at in times))
+    lines = tried("charts.py", "plays.json")
+    (reason,) = [line["dead_letter"]["reason"] for line in lines if "dead_letter" in line]
+    assert "2999-01-01 12:00:00, more than 1d after its record was logged" in reason
+    assert [row["plays"] for row in view(lines)] == [2]
+
+
 def test_records_that_are_too_late_are_counted(here: Path) -> None:
     rows = [{"track": "A", "ms": 40000, "at": f"2026-01-0{day}T12:00:00Z"} for day in (1, 5, 1)]
     (here / "plays.json").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -181,13 +181,13 @@ def test_rows_without_an_event_time_are_set_aside_unless_they_close_an_epoch() -
     plain = source.event_time("at", delay="1s").window(window.fixed("1m")).aggregate(n=agg.count())
     taken = Fused(plain, source).take(bundle)
     assert (taken.rows["elements"].to_pylist(), taken.seen.newest) == ([2], 7)
-    assert [row for row, _, _ in taken.timeless] == [1, 2]
+    assert [row for row, _ in taken.timeless] == [1, 2]
     by_epoch = (
         source.event_time("at", watermark=punctuated("closes")).window(window.fixed("1m")).aggregate(n=agg.count())
     )
     taken = Fused(by_epoch, source).take(bundle)
     assert (taken.rows["elements"].to_pylist(), taken.seen.closed) == ([2], 9)
-    assert [row for row, _, _ in taken.timeless] == [1]
+    assert [row for row, _ in taken.timeless] == [1]
 
 
 NEWEST, CLOSED = 1_000 * DAY + 10 * SECOND, 1_000 * DAY + 5 * SECOND
@@ -232,7 +232,7 @@ def test_rows_that_are_ahead_of_their_record_are_set_aside_and_tell_no_time(quer
     ]
     logged = pa.array([each for _, _, each in given])
     taken = Fused(query, GUARDED).take(as_table(moments, GUARDED).append_column(LOGGED, logged))
-    found = sorted({row for row, _, _ in taken.timeless})
+    found = sorted({row for row, _ in taken.timeless})
     assert (found, taken.bad) == (aside, ())
     assert taken.seen.newest == NEWEST
     assert taken.seen.closed in (CLOSED, BEGINNING_OF_TIME)

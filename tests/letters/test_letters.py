@@ -233,6 +233,13 @@ def test_an_editor_changes_records_and_leaves_the_others(run: Run) -> None:
     assert [each.text for each in run.box.letters()] == ['{"ms": 1}', '{"ms": "x"}', '{"ms": "y"}']
 
 
+def test_a_value_may_be_replaced_in_the_reasons_as_well(run: Run) -> None:
+    texts = ['{"ms": "long"}', '{"ms": "x"}']
+    run.put(0, *(replace(rejected(n, text), reason=f"ms is not BIGINT: {text[7:-1]}") for n, text in enumerate(texts)))
+    letters = run.box.letters()
+    assert edited(letters, to_edit(letters).replace('"long"', "5")) == {1: '{"ms": 5}'}
+
+
 def test_a_letter_is_sent_once_with_its_key_and_marked(run: Run) -> None:
     run.log.append("plays", ['{"ms": "x"}', '{"ms": "y"}'], keys=["ann", "ann"])
     (part,) = [part for part, end in enumerate(run.log.ends("plays")) if end]

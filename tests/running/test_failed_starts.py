@@ -1,5 +1,6 @@
 """Runs that fail before their first commit leave nothing behind that stands in the way of a corrected pipeline."""
 
+import re
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from disks import remount, small_disk
 from millrace.cli import app
 from millrace.cli.options import EXIT_CODES
 from millrace.model.errors import Kind
@@ -61,17 +63,17 @@ def test_a_run_that_fails_before_its_first_commit_is_no_obstacle_to_a_corrected_
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("key", ["k", "soundex(k)"], ids=["typed", "typed_by_spark_alone"])
 def test_what_a_checkpoint_refuses_is_refused_before_spark_starts(
-    project: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    project: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, key: str
 ) -> None:
     write("STRING")
+    grouped = Path("late.py").read_text().replace("rows.group_by", f'rows.with_columns(k="{key}").group_by')
+    Path("late.py").write_text(grouped)
     request.getfixturevalue("one_spark")
     assert run()[0] == 0
 
-    def started(*_: object) -> SparkSession:
-        raise AssertionError("Spark was started")
-
-    monkeypatch.setattr(sessions, "start", started)
+    monkeypatch.setattr(sessions, "start", refuse_to_start)
     Path("late.py").write_text(Path("late.py").read_text().replace("agg.count()", 'agg.max("v")'))
     began = time.monotonic()
     code, output = run()
@@ -83,3 +85,28 @@ def test_what_a_checkpoint_refuses_is_refused_before_spark_starts(
     assert other.exit_code == EXIT_CODES[Kind.CONFLICT], other.output
     assert "is of pipeline 'late', not of 'other'" in other.output
     assert time.monotonic() - began < 30
+
+
+def refuse_to_start(*_: object) -> SparkSession:
+    raise AssertionError("Spark was started")
+
+
+@pytest.mark.parametrize(
+    ("sinks", "options", "place"),
+    [
+        ('counted.to(to_files("disk/out/new"))', [], "disk/out/new"),
+        ('counted.to(to_table("disk/out.db", "changes"))', [], "disk/out.db"),
+        ('counted.to(to_files("out"))', ["--checkpoint", "disk/new/checkpoint"], "disk/new/checkpoint"),
+        ('counted.to(to_files("out"))', ["--store", "disk/views.db"], "disk/views.db"),
+    ],
+)
+def test_a_place_that_cannot_be_written_to_is_told_before_spark_starts(
+    project: Path, monkeypatch: pytest.MonkeyPatch, sinks: str, options: list[str], place: str
+) -> None:
+    monkeypatch.setattr(sessions, "start", refuse_to_start)
+    write("STRING", sinks)
+    with small_disk(project / "disk", "1m") as disk:
+        remount(disk, "ro")
+        code, output = run(*options)
+        assert code == EXIT_CODES[Kind.MACHINE], output
+        assert re.search(f"cannot write to (/.*/)?{place}: .*Read-only file system", output)

@@ -1,9 +1,10 @@
 """Dead letters of running pipelines: one for each record and output, whatever the edges; and those of replays."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -24,6 +25,7 @@ from millrace.sources.feed import Feed
 from millrace.sources.memory import Happening, MemoryScript
 from millrace.spark.checkpoint import journal_of
 from millrace.spark.letters import LetterWriter
+from millrace.spark.messages import DEAD_LETTERS
 from millrace.views.store import open_store
 from stream_run import run
 
@@ -138,6 +140,25 @@ def test_letters_are_fixed_and_sent_once_and_a_replay_lists_those_it_cannot_read
     assert dead(home) == [(long, "resent"), (late, "dead"), (odd, "dead")]
     run_batch(QUIET, charts("BIGINT"), home)
     assert dead(home) == [(long, "resent"), (late, "dead"), (odd, "dead")]
+
+
+@pytest.mark.parametrize("is_view", [True, False])
+def test_a_view_of_answers_has_not_read_the_record_that_the_stage_before_it_rejected(
+    tmp_path: Path, is_view: bool
+) -> None:
+    opened = Log(tmp_path / "log.db")
+    opened.create("plays")
+    opened.append("plays", ["{}"])
+    counts = counted(log("plays", "ms BIGINT, at TIMESTAMP"))
+    plan = compile(Pipeline("charts", {"hits": counts.where("n > 1")} | ({"counts": counts} if is_view else {})))
+    (reader,) = [stage for stage in plan.stages if stage.inputs]
+    box = box_of(tmp_path, "charts")
+    why = "event time at is NULL"
+    letter = Rejected("plays", "plays/0", 0, 0, reader.label, why, why, None, "{}")
+    writer = LetterWriter(box, plan, opened.path, "one")
+    writer.write(pa.Table.from_pylist([asdict(letter)], DEAD_LETTERS))
+    assert fix(box, Chosen(), {"at": f"'{TIME}'"}).fixed == 1
+    assert resend(box, opened, Chosen()) == 1
 
 
 def test_a_checkpoint_takes_over_letters_whose_records_it_does_not_read(tmp_path: Path) -> None:

@@ -60,6 +60,9 @@ def test_a_topic_is_judged_by_the_time_of_each_record_however_it_is_read(spark: 
         assert letters(tmp_path / f"batch {fuse}") == [("plays/0", 1, reason)]
         run(spark, pipeline, tmp_path / f"stream {fuse}", log=path, fuse=fuse)
         assert letters(tmp_path / f"stream {fuse}") == [("plays/0", 1, reason)]
+        for kind in ("batch", "stream"):
+            problems = [each.problem for each in box_of(tmp_path / f"{kind} {fuse}", "p").problems()]
+            assert problems == ["event time at is more than 1h after its record was logged"], "counted by this reason"
 
 
 def spoken(row: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from millrace.cli.options import LOG, LogPath, plain_mistakes
-from millrace.cli.shown import for_output, show
+from millrace.cli.shown import AsJson, Format, for_output, show
+from millrace.cli.shown import chosen as as_chosen
 from millrace.eventlog.topics import Log
 from millrace.letters.box import LetterBox, find_box
 from millrace.letters.editing import edited, to_edit
@@ -31,16 +32,16 @@ Reason = Annotated[
 ]
 Folder = Annotated[Path, typer.Option(help="The folder of the checkpoints.", metavar="FOLDER")]
 FOLDER = Path(".millrace")
-Format = Annotated[str, typer.Option(help="The output format: table, json or csv.", metavar="FORMAT")]
 
 
 @dead.command("list")
-def list_(pipeline: Pipeline, format: Format = "table", folder: Folder = FOLDER) -> None:
+def list_(pipeline: Pipeline, format: Format = "table", json: AsJson = False, folder: Folder = FOLDER) -> None:
     """List the reasons of the dead letters, with their count, first and last time, and a hint.
 
     Example: [bold]millrace dead list charts[/bold]
     """
     with plain_mistakes():
+        format = as_chosen(format, json)
         found = reasons_of(find_box(folder, pipeline))
         if not len(found) and format == "table":
             typer.echo(f"{pipeline} has no dead letters")
@@ -58,6 +59,7 @@ def show_(
         bool, typer.Option("--values", help="Print only the records, the fixed ones as fixed, one on each line.")
     ] = False,
     format: Format = "table",
+    json: AsJson = False,
     folder: Folder = FOLDER,
 ) -> None:
     """Show dead letters: the record, its source and offset, the reason and a hint.
@@ -65,6 +67,7 @@ def show_(
     Example: [bold]millrace dead show charts --reason "ms is not BIGINT"[/bold]
     """
     with plain_mistakes():
+        format = as_chosen(format, json)
         box, chosen = find_box(folder, pipeline), Chosen(tuple(letters or ()), reason)
         if values:
             for letter in box.letters(chosen):

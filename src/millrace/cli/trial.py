@@ -69,7 +69,7 @@ def try_(
         format = chosen(format, json)
         if format not in FORMATS:
             raise unknown_option("format", format, FORMATS)
-        pace = Pace(batch, None if every is None else parse_positive(every, "--every"))
+        pace = Pace(batch, None if every is None else parse_positive(every, "--every"), time.time_ns() // 1000)
         loaded = load(file, pipeline)
         places = _places(loaded, data, given or ())
         records = {

@@ -40,7 +40,7 @@ class Traced:
         return replace(
             taken,
             rows=rows,
-            timeless=tuple((int(self.places[number]), reason, hint) for number, reason, hint in taken.timeless),
+            timeless=tuple((int(self.places[number]), why) for number, why in taken.timeless),
             bad=(*self.bad, *((int(self.places[number]), reason) for number, reason in taken.bad)),
             late=tuple((int(self.places[number]), slice_) for number, slice_ in taken.late),
         )

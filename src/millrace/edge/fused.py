@@ -33,6 +33,7 @@ from millrace.edge.tables import columns_of
 from millrace.edge.taken import Taken
 from millrace.formats.sql import quoted, to_duckdb
 from millrace.model import operators
+from millrace.model.clock import Untimely
 from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME
 from millrace.model.evaluate import no_value
 from millrace.model.expression import Expression
@@ -254,17 +255,17 @@ class Fused:
         good = rows.filter(rows["slice"].is_valid())
         return Taken(good, seen, self._timeless(ask), self._bad(ask))
 
-    def _timeless(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[tuple[int, str, str], ...]:
-        """The numbers of the rows that have no event time, or one that is too far ahead, with reasons and hints."""
+    def _timeless(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[tuple[int, Untimely], ...]:
+        """The numbers of the rows that have no event time, or one that is too far ahead, with the reasons."""
         node, above = self._stages.timed[0]
         at = ", ".join(f"epoch_us({quoted(name)})" for name in node.watched)
         logged = LOGGED if self._is_logged else "0"
         asked = f"SELECT {ROW_NUMBER}, {logged}, {at} FROM (SELECT * FROM {above.good}) WHERE {_timeless(node)}"
-        found = {place: (node.reason(at, logged), node.hint(at)) for place, logged, *at in ask(asked).fetchall()}
-        return tuple((place, reason, hint) for place, (reason, hint) in found.items() if reason is not None)
+        found = {place: node.untimely(at, logged) for place, logged, *at in ask(asked).fetchall()}
+        return tuple((place, why) for place, why in found.items() if why is not None)
 
-    def _times(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[Seen, tuple[tuple[int, str, str], ...]]:
-        """The event times of the bundle, and the numbers of the rows that have no valid one, with reasons and hints."""
+    def _times(self, ask: Callable[[str], duckdb.DuckDBPyRelation]) -> tuple[Seen, tuple[tuple[int, Untimely], ...]]:
+        """The event times of the bundle, and the numbers of the rows that have no valid one, with the reasons."""
         if not self._stages.timed:
             return Seen(), ()
         node, above = self._stages.timed[0]

@@ -1,9 +1,11 @@
 """Dead letters as a text for an editor: for each a line with its number and its reason, then its record."""
 
+import re
 from collections.abc import Sequence
 
 from millrace.letters.letter import Letter
 
+_HEAD = re.compile(r"# (\d+): ")
 _HELP = "# Correct the records below. A letter whose record you leave as it is, or remove, is not changed."
 
 
@@ -13,16 +15,20 @@ def to_edit(letters: Sequence[Letter]) -> str:
 
 
 def edited(letters: Sequence[Letter], text: str) -> dict[int, str]:
-    """The records that were changed in a text, by the numbers of their letters."""
-    heads = {_head(letter): letter for letter in letters}
+    """The records that were changed in a text, by the numbers of their letters.
+
+    A reason may have been changed, too: it names the value that a user replaces everywhere.
+    """
+    numbers = {letter.number for letter in letters}
     found: dict[int, list[str]] = {}
-    current: Letter | None = None
+    current: int | None = None
     for line in text.splitlines():
-        if line in heads:
-            current = heads[line]
-            found[current.number] = []
+        head = _HEAD.match(line)
+        if head is not None and int(head[1]) in numbers:
+            current = int(head[1])
+            found[current] = []
         elif current is not None:
-            found[current.number].append(line)
+            found[current].append(line)
     before = {letter.number: (letter.text or "").strip() for letter in letters}
     now = {number: "\n".join(lines).strip() for number, lines in found.items()}
     return {number: record for number, record in now.items() if record and record != before[number]}

@@ -4,6 +4,8 @@ Processing time advances with the wall clock, stands still for jitter, and follo
 time of a record is the time at which its source received it; an event that is far ahead of it is a mistake.
 """
 
+from dataclasses import dataclass
+
 from millrace.model.duration import SECOND, format_duration, to_datetime
 
 JITTER = 10 * SECOND
@@ -35,7 +37,22 @@ def is_ahead(at: int, logged: int, ahead: int) -> bool:
     return logged >= FIRST_TIME and at - ahead > logged
 
 
-def ahead_reason(what: str, at: int, logged: int, ahead: int) -> str:
-    """The reason why a row whose event time is too far ahead is a dead letter."""
-    limit, when = format_duration(ahead), f"{to_datetime(at):%Y-%m-%d %H:%M:%S}"
-    return f"{what} is {when}, more than {limit} after its record was logged, {to_datetime(logged):%Y-%m-%d %H:%M:%S}"
+@dataclass(frozen=True, slots=True)
+class Untimely:
+    """Why a row is a dead letter because of its event time, and what to do about it."""
+
+    problem: str
+    """The reason without the times of the record, so that records with the same problem can be counted."""
+    reason: str
+    hint: str
+
+
+def too_far_ahead(what: str, at: int, logged: int, ahead: int) -> Untimely:
+    """The dead letter of a row whose event time is too far ahead."""
+    how = f"more than {format_duration(ahead)} after its record was logged"
+    reason = f"{what} is {_written(at)}, {how}, {_written(logged)}"
+    return Untimely(f"{what} is {how}", reason, "if such times are right, allow them with ahead= of event_time")
+
+
+def _written(instant: int) -> str:
+    return f"{to_datetime(instant):%Y-%m-%d %H:%M:%S}"

@@ -248,9 +248,9 @@ class RowEvaluator:
         closes: list[int] = []
         for row in rows:
             at, *closed = (None if row[name] is None else to_instant(row[name]) for name in node.watched)
-            reason = node.reason((at, *closed), now)
-            if reason is not None:
-                self.dead.append(RowDeadLetter(row, reason))
+            untimely = node.untimely((at, *closed), now)
+            if untimely is not None:
+                self.dead.append(RowDeadLetter(row, untimely.reason))
                 continue
             closes += [each for each in closed if each is not None]
             if at is not None:

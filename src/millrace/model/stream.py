@@ -10,7 +10,7 @@ from datetime import timedelta
 from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
-from millrace.model.clock import ahead_reason, is_ahead
+from millrace.model.clock import Untimely, is_ahead, too_far_ahead
 from millrace.model.connectors import CustomSource
 from millrace.model.duration import Duration, parse_duration, parse_positive
 from millrace.model.errors import Place, caller, refuse, refuse_unknown, shown, unknown
@@ -512,19 +512,16 @@ class EventTime(Stream):
         policy = self.estimator.policy
         return (self.column, policy.column) if isinstance(policy, Punctuated) else (self.column,)
 
-    def reason(self, at: Sequence[int | None], logged: int) -> str | None:
-        """The reason why a row is a dead letter, from the instants in its `watched` columns; None if it is none."""
+    def untimely(self, at: Sequence[int | None], logged: int) -> Untimely | None:
+        """Why a row is a dead letter, from the instants in its `watched` columns; None if it is none."""
         for name, instant in zip(self.watched, at, strict=True):
             if self.ahead is not None and instant is not None and is_ahead(instant, logged, self.ahead):
                 what = f"event time {name}" if name == self.column else name
-                return ahead_reason(what, instant, logged, self.ahead)
-        return f"event time {self.column} is NULL" if all(instant is None for instant in at) else None
-
-    def hint(self, at: Sequence[int | None]) -> str:
-        """What to do about a row that is a dead letter, from the instants in its `watched` columns."""
-        if all(instant is None for instant in at):
-            return f'leave such rows out before event_time: where("{self.column} IS NOT NULL")'
-        return "if such times are right, allow them with ahead= of event_time"
+                return too_far_ahead(what, instant, logged, self.ahead)
+        if any(instant is not None for instant in at):
+            return None
+        problem = f"event time {self.column} is NULL"
+        return Untimely(problem, problem, f'leave such rows out before event_time: where("{self.column} IS NOT NULL")')
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,19 @@ def check_agreement(pipeline: Pipeline, home: Locations, store: Store, from_here
     return generation
 
 
+def check_untyped(pipeline: Pipeline, home: Locations, store: Store, from_here: bool) -> None:
+    """Raise what `check_agreement` raises for a pipeline that is not typed yet, as far as types do not matter."""
+    checkpoint = Checkpoint(home.generation(serving(store, pipeline.name)))
+    if is_locked(checkpoint.folder):
+        raise in_use(checkpoint.folder)
+    damage = damage_of(checkpoint)
+    if damage is not None:
+        raise damage
+    history = checkpoint.history()
+    if history is not None and history.committed >= 0:  # answers were delivered from it
+        checkpoint.check(compile(pipeline), from_here, is_typed=False)
+
+
 def check_answers(pipeline: Pipeline) -> None:
     """Refuse a query that would never answer in a stream."""
     outputs = [(f"view {name}", of) for name, of in pipeline.views.items()]

@@ -25,10 +25,11 @@ from millrace.running.retried import RetriedStream
 from millrace.running.savepoint import check_savepoint, started_from
 from millrace.running.settings import Locations, StreamOptions
 from millrace.running.shown import RunDisplay, RunDisplays
-from millrace.running.streaming import typed
+from millrace.running.streaming import typed, typed_stream
 from millrace.running.totals import Totals, many
 from millrace.running.views import KeptViews, lookups
 from millrace.spark.outputs import check_places
+from millrace.spark.writable import check_writable
 from millrace.spark.writers import parse_guarantee
 from millrace.views.store import Store, open_store
 
@@ -128,7 +129,7 @@ class _Followed:
     def start(self, savepoint: Path | None) -> None:
         """Start the stream, and first Spark if it does not run."""
         with self._noting_failure(), from_savepoint(savepoint, self._pipeline, self._home):
-            pipeline = typed(self._pipeline, self._home, self._lease)
+            pipeline = typed_stream(self._pipeline, self._home, self._lease, self._how.from_here)
             shown = self._shown
             stream = RetriedStream(pipeline, self._home, self._how, self._lease, shown.batch, shown.waits)
             self._stream = self._going.enter_context(stream)
@@ -178,6 +179,7 @@ def check_stream(pipeline: Pipeline, home: Locations, how: StreamOptions, savepo
     if savepoint is not None:
         check_savepoint(savepoint)
     check_places(pipeline, {}, home.log)
+    check_writable(home.checkpoint)
     parse_guarantee(how.guarantee)
     parse_positive(how.latency, "latency")
     parse_duration(how.retry, "retry")

@@ -15,7 +15,7 @@ from millrace.running.lease import Lease, check_unclaimed
 from millrace.running.retried import RetriedStream
 from millrace.running.run import batch_summary, check_stream, from_savepoint, lag_of, prepare_batch
 from millrace.running.settings import Locations, Settings
-from millrace.running.streaming import typed
+from millrace.running.streaming import typed, typed_stream
 from millrace.spark.outputs import check_places
 from millrace.views.store import file_of, open_store
 
@@ -56,12 +56,12 @@ def _start(pipeline: Pipeline, home: Locations, settings: Settings, spark: "Spar
     with ExitStack() as held:
         lease = held.enter_context(Lease(pipeline.name, home.master, spark))
         with from_savepoint(savepoint, pipeline, home):
-            pipeline = typed(pipeline, home, lease)
             if settings.layer == "batch":
-                run = _layer(pipeline, home, lease, held)
+                run = _layer(typed(pipeline, home, lease), home, lease, held)
             elif settings.mode == "batch":
-                run = _batch(pipeline, home, settings, lease, held)
+                run = _batch(typed(pipeline, home, lease), home, settings, lease, held)
             else:
+                pipeline = typed_stream(pipeline, home, lease, settings.how.from_here)
                 run = _stream(pipeline, home, settings, lease, held)
     return run
 

@@ -1,16 +1,19 @@
 """The stream of a pipeline on Spark: started, and followed until it ends."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from millrace.model.pipeline import Pipeline
 from millrace.running.lease import Lease
+from millrace.running.preflight import check_untyped
 from millrace.running.settings import Locations, StreamOptions
 from millrace.running.status import Report
 from millrace.running.views import KeptViews, lookups
 from millrace.spark.progress import BatchProgress
+from millrace.views.store import open_store
 
 if TYPE_CHECKING:
     from millrace.spark.stream import StreamRun
@@ -24,6 +27,16 @@ def typed(pipeline: Pipeline, home: Locations, lease: Lease) -> Pipeline:
     from millrace.spark.settled import is_settled, settled
 
     return pipeline if is_settled(pipeline) else settled(lease.session(home.checkpoint / "spark.log"), pipeline)
+
+
+def typed_stream(pipeline: Pipeline, home: Locations, lease: Lease, from_here: bool) -> Pipeline:
+    """The same for a stream, which is refused before Spark starts if it cannot go on whatever the types are."""
+    from millrace.spark.settled import is_settled
+
+    if not is_settled(pipeline):
+        with closing(open_store(home.store)) as store:
+            check_untyped(pipeline, home, store, from_here)
+    return typed(pipeline, home, lease)
 
 
 def start_stream(

@@ -118,14 +118,17 @@ class Checkpoint:
         self._relocate()
         return Opened(tuple(known["labels"]), known["id"])
 
-    def check(self, plan: Plan, from_here: bool = False) -> None:
-        """Refuse what `open` refuses, if there is a checkpoint, but no damaged files."""
+    def check(self, plan: Plan, from_here: bool = False, is_typed: bool = True) -> None:
+        """Refuse what `open` refuses, if there is a checkpoint, but no damaged files.
+
+        Of a plan that is not typed yet, only differences in what the user wrote are refused.
+        """
         try:
             known = unsealed(self.file.read_bytes())
         except (FileNotFoundError, ValueError):
             return
         check_format(known, self.folder)
-        self._check(known, _about(plan), from_here)
+        self._check(known, _about(plan), from_here, is_typed)
 
     def began(self) -> dict[str, int]:
         """When the outputs that missed earlier records were added, by id, in microseconds since 1970."""
@@ -204,7 +207,9 @@ class Checkpoint:
         except OSError as error:
             raise MachineError(f"cannot write the checkpoint {self.folder}: {error.strerror}", NOTHING_LOST) from None
 
-    def _check(self, known: dict[str, Any], now: Mapping[str, Any], from_here: bool) -> list[str]:
+    def _check(
+        self, known: dict[str, Any], now: Mapping[str, Any], from_here: bool, is_typed: bool = True
+    ) -> list[str]:
         """Refuse a plan that cannot resume; returns the stages that are new and have missed records."""
         if known["pipeline"] != now["pipeline"]:
             raise ConflictError(
@@ -219,10 +224,14 @@ class Checkpoint:
                 )
             before = known["stages"].get(stage, fingerprint)
             changed = [what for what in sorted({*before, *fingerprint}) if before.get(what) != fingerprint.get(what)]
+            old, written = known["words"].get(stage, {}), now["words"][stage]
+            if not is_typed:  # a type may be the only difference; Spark is asked for it later
+                changed = [what for what in changed if old.get(what) != written.get(what)]
             if changed:
-                raise self._changed(stage, changed[0], known["words"][stage], now["words"][stage])
-        self._check_spark_sources(known["spark_sources"], now["spark_sources"])
-        if known.get("levels", 1) != now["levels"]:
+                raise self._changed(stage, changed[0], old, written)
+        if is_typed:
+            self._check_spark_sources(known["spark_sources"], now["spark_sources"])
+        if is_typed and known.get("levels", 1) != now["levels"]:
             raise ConflictError(
                 f"checkpoint {self.folder} was made with another number of stages one after the other: "
                 f"{known.get('levels', 1)}, and it is now {now['levels']}",

@@ -47,8 +47,8 @@ class LetterWriter:
         found = {}
         for planned in self._plan.sources:
             source = planned.source
-            stages = [stage for stage in self._plan.stages if stage.is_output]
-            outputs = tuple(stage.id for stage in stages if planned.id in self._plan.sources_of(stage))
+            # A view of answers does not read the record: if the stage before it has no value, nor does the view.
+            outputs = tuple(stage.label for stage in self._plan.stages if planned.id in stage.inputs)
             uid = Log(self._log).uid_of(source.name) if source.kind == "log" else ""
             about = (source.name, source.kind, source.value_schema)
             found[source.name] = LetterSource(*about, outputs, uid, source.is_strict)

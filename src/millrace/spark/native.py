@@ -394,7 +394,9 @@ class Sender:
             found = pc.or_(found, pc.and_(own, late))
             for row in rows.filter(pc.and_(own, late)).select([ORIGIN, OFFSET, LOGGED, TIME, CLOSED]).to_pylist():
                 at = (row[TIME], row[CLOSED])[: len(node.watched)]
-                self._set_aside(row, node.reason(at, row[LOGGED]) or "", node.hint(at))
+                why = node.untimely(at, row[LOGGED])
+                assert why is not None, "the filter above finds the same rows"
+                self._set_aside(row, why.reason, why.hint, why.problem)
         return found
 
     def _see(self, node: int, rows: pa.Table) -> None:

@@ -10,13 +10,14 @@ from millrace.eventlog.topics import existing_log
 from millrace.model.errors import NotFoundError, at_place, refuse
 from millrace.model.kafka import KIND as KAFKA
 from millrace.model.kafka_sink import KafkaSink
-from millrace.model.pipeline import Pipeline, TopicSink
+from millrace.model.pipeline import FileSink, Pipeline, TableSink, TopicSink
 from millrace.plan.compile import sink_id, view_id
 from millrace.sources.files import folder_of
 from millrace.sources.memory import MemoryScript
 from millrace.spark.sent import Sent
 from millrace.spark.sinks import writer_of
 from millrace.spark.snapshots import tables_of
+from millrace.spark.writable import check_writable, check_writable_file
 from millrace.spark.writers import Writer
 
 
@@ -38,8 +39,12 @@ def of_views(pipeline: Pipeline, answers: Mapping[str, pa.Table]) -> dict[str, p
 
 
 def check_places(pipeline: Pipeline, scripts: Mapping[str, MemoryScript], log: str | Path) -> None:
-    """Refuse, before anything starts, sources that cannot be read, and topics and tables that do not exist."""
+    """Refuse, before anything starts, sources that cannot be read and sinks that cannot be written to."""
     for output in pipeline.sinks:
+        if isinstance(output.sink, FileSink):
+            check_writable(Path(output.sink.path))
+        if isinstance(output.sink, TableSink):
+            check_writable_file(Path(output.sink.path))
         if isinstance(output.sink, TopicSink):
             with at_place(output.place):
                 existing_log(log, output.sink.topic).topic(output.sink.topic)

@@ -296,8 +296,8 @@ class Taker:
             self._take_halves(rows, sent, letters, str(error).splitlines()[0])
             return
         self._add(taken, sent, letters)
-        for place, reason, hint in taken.timeless:
-            letters.add(place, self._output, reason, hint)
+        for place, why in taken.timeless:
+            letters.add(place, self._output, why.reason, why.hint, why.problem)
         for place, reason in taken.bad:
             letters.add(place, self._output, reason)
         if self._judge is not None and taken.late:

@@ -12,7 +12,7 @@ from millrace.model.duration import END_OF_TIME, SECOND, to_datetime, to_instant
 from millrace.model.errors import PipelineError, unknown_option
 from millrace.model.pipeline import Pipeline
 from millrace.model.query import Query, of_sources
-from millrace.model.stream import Source, Stream, event_times, sources
+from millrace.model.stream import STRICT, Source, Stream, event_times, sources
 from millrace.model.window import Row
 from millrace.spark.snapshots import tables_of
 from millrace.testing.answers import Answer, Answers, DeadLetter
@@ -36,6 +36,8 @@ class Pace:
 
     By default the clock follows the event time of the records, and advances by a second if they have none.
     """
+    until: int = END_OF_TIME
+    """The clock does not follow event times after this instant: such an event has not happened yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def try_out(
     _check_given(pipeline, records, tables)
     as_json = _of_json(pipeline)
     arrivals = list(_arrivals(as_json, records, pace.batch))
-    clocks = list(_clocks(as_json, arrivals, pace.every))
+    clocks = list(_clocks(as_json, arrivals, pace))
     steps: list[tuple[int | None, Step]] = [
         (1, Contents(name, tuple(rows), pipeline.place)) for name, rows in tables.items()
     ]
@@ -125,7 +127,11 @@ def _of_json(pipeline: Pipeline) -> Pipeline:
     """The same pipeline over records of JSON, of which each is decoded or set aside as a record of a topic."""
 
     def output(of: Query | Stream) -> Query | Stream:
-        return of_sources(of, lambda source: Source("log", source.name, source.schema, place=source.place))
+        return of_sources(of, as_log)
+
+    def as_log(source: Source) -> Source:
+        strict = tuple(option for option in source.options if option[0] == STRICT)
+        return Source("log", source.name, source.schema, strict, place=source.place)
 
     views = {name: output(of) for name, of in pipeline.views.items()}
     return replace(pipeline, views=views, sinks=[replace(each, of=output(each.of)) for each in pipeline.sinks])
@@ -142,11 +148,11 @@ def _arrivals(
         yield [Arrival(name, part, pipeline.place) for name, part in parts.items() if part]
 
 
-def _clocks(pipeline: Pipeline, arrivals: Sequence[Sequence[Arrival]], every: int | None) -> Iterator[int]:
+def _clocks(pipeline: Pipeline, arrivals: Sequence[Sequence[Arrival]], pace: Pace) -> Iterator[int]:
     """The processing time of each micro-batch. It starts with the newest event time of the first."""
-    newest = _newest(pipeline, arrivals)
+    newest = _newest(pipeline, arrivals, pace.until)
     now = next((at for at in newest if at is not None), None)
-    follows, step = every is None and now is not None, SECOND if every is None else every
+    follows, step = pace.every is None and now is not None, SECOND if pace.every is None else pace.every
     clock = now or 0
     for number, at in enumerate(newest):
         if follows:
@@ -156,14 +162,14 @@ def _clocks(pipeline: Pipeline, arrivals: Sequence[Sequence[Arrival]], every: in
         yield clock
 
 
-def _newest(pipeline: Pipeline, arrivals: Sequence[Sequence[Arrival]]) -> list[int | None]:
-    """The newest event time in each micro-batch; None if no record has one that needs no computing."""
+def _newest(pipeline: Pipeline, arrivals: Sequence[Sequence[Arrival]], until: int) -> list[int | None]:
+    """The newest event time up to `until` in each micro-batch; None if no record has one that needs no computing."""
     times: list[list[int]] = [[] for _ in arrivals]
     for source in pipeline.sources:
         columns = _time_columns(pipeline, source)
         own = [(number, each) for number, batch in enumerate(arrivals) for each in batch if each.source == source.name]
         for (number, _), admitted in zip(own, admit(source, [arrival for _, arrival in own]), strict=True):
-            times[number] += _times(admitted, columns)
+            times[number] += (at for at in _times(admitted, columns) if at <= until)
     return [max(each, default=None) for each in times]
 
 
