@@ -3,7 +3,8 @@
 A record must be a JSON object. Its fields are read by name; a missing or null field is NULL, which does not fit a
 column that is NOT NULL. Fields that the schema does not have are ignored or, if the decoder is strict, do not fit. A
 field fits if its text is a value of the column's type: a whole number for BIGINT (5 or "5", not 5.5), an ISO time for
-TIMESTAMP, in UTC if it names no zone; anything for STRING. A record that does not fit is returned as a misfit with the
+TIMESTAMP, in UTC if it names no zone; anything for STRING. Arrays, maps and structs are read as texts first, from which
+`nested_json` makes values. A record that does not fit is returned as a misfit with the
 reason; the others are decoded.
 """
 
@@ -11,7 +12,7 @@ import json
 import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, assert_never
 
 import duckdb
 import numpy as np
@@ -21,13 +22,16 @@ import pyarrow as pa
 from millrace.edge.by_shape import ByShape
 from millrace.edge.connection import Prepared
 from millrace.edge.hints import hint_for_text, hint_for_value
+from millrace.edge.nested_json import DecodeScalars, NestedColumn
 from millrace.formats.fields import names_of
 from millrace.formats.sql import quoted
-from millrace.formats.texts import SPACES
+from millrace.formats.texts import SPACES, First, Written
 from millrace.formats.typed import OBJECT, as_written, is_doubtful, is_none, is_unsure, pointer, value_of
 from millrace.formats.written import written
+from millrace.model.arrow import arrow_type
 from millrace.model.errors import unknown
-from millrace.model.schema import Schema, missing
+from millrace.model.nested import ArrayType, MapType, StructType, nested
+from millrace.model.schema import Column, Schema, missing
 
 MISFIT = "__misfit"
 """The column that marks a record that does not fit, and encodes the reason."""
@@ -66,6 +70,11 @@ class JsonDecoder:
             for column in schema
             if strict or wanted is None or column.name in wanted or column.type != "STRING" or column.required
         ]
+        self._nested = [
+            NestedColumn(column, _scalars(column), strict) for column in schema if nested(column.type) is not None
+        ]
+        # The statements below read nested values as texts.
+        read, schema = [_flat(column) for column in read], Schema(tuple(map(_flat, schema)))
         numbers = {column.name: number for number, column in enumerate(schema)}
         places = {column.name: place for place, column in enumerate(read, 1)}
         # Everything is read as text first: DuckDB itself would read 5.5 as the BIGINT 6.
@@ -125,6 +134,11 @@ class JsonDecoder:
         ]
         self._sure, self._trusted = sure, trusting
 
+    @property
+    def is_one_statement(self) -> bool:
+        """Whether a statement decodes all columns."""
+        return not self._nested
+
     def sure(self, hidden: Sequence[str]) -> str:
         """The query that decodes records that look like objects; it fails at a value of one that does not fit.
 
@@ -134,13 +148,37 @@ class JsonDecoder:
 
     def decode(self, values: pa.Array) -> tuple[pa.Table, list[Misfit]]:
         """The records that fit, as columns in their order, and the misfits."""
+        return self._with_nested(*self._decode(values))
+
+    def parse(self, values: pa.Array) -> tuple[pa.Table, list[Misfit]]:
+        """The same as `decode`, without shapes: DuckDB parses every record."""
+        return self._with_nested(*self._parse(values))
+
+    def _with_nested(self, rows: pa.Table, misfits: list[Misfit]) -> tuple[pa.Table, list[Misfit]]:
+        """The rows with nested values instead of their texts; those that do not fit become misfits."""
+        found: dict[int, Misfit] = {}
+        places = None
+        for nested_column in self._nested:
+            column = nested_column.column
+            values, wrong = nested_column.decode(rows[column.name])
+            rows = rows.set_column(rows.column_names.index(column.name), column.name, values)
+            if wrong and places is None:
+                places = np.delete(np.arange(len(rows) + len(misfits)), [misfit.row for misfit in misfits])
+            for row, why in wrong.items():
+                found.setdefault(row, Misfit(int(places[row]), f"{column.name} is not {column.type}", why))  # type: ignore[index]
+        if not found:
+            return rows, misfits
+        left = np.delete(np.arange(len(rows)), list(found))
+        return rows.take(pa.array(left)), sorted([*misfits, *found.values()], key=lambda misfit: misfit.row)
+
+    def _decode(self, values: pa.Array) -> tuple[pa.Table, list[Misfit]]:
         if not self.by_shape.takes(values):
-            return self.parse(values)
+            return self._parse(values)
         rows, matched = self.by_shape.decode(values)
         if len(rows) == len(values):
             return rows, []
         left = np.flatnonzero(~matched)
-        others, misfits = self.parse(values.take(pa.array(left)))
+        others, misfits = self._parse(values.take(pa.array(left)))
         misfits = [replace(misfit, row=int(left[misfit.row])) for misfit in misfits]
         fitting = np.setdiff1d(left, [misfit.row for misfit in misfits], assume_unique=True)
         places = np.full(len(values), -1)
@@ -149,8 +187,7 @@ class JsonDecoder:
         together = pa.concat_tables([rows, others]).combine_chunks()
         return together.take(pa.array(places[places >= 0])), misfits
 
-    def parse(self, values: pa.Array) -> tuple[pa.Table, list[Misfit]]:
-        """The same as `decode`, without shapes: DuckDB parses every record."""
+    def _parse(self, values: pa.Array) -> tuple[pa.Table, list[Misfit]]:
         with self._prepared.over(pa.table({"value": values})) as ask:
             try:
                 statement = self._trusting if look_like_objects(values) else self._checking
@@ -201,29 +238,47 @@ class JsonDecoder:
         return Misfit(row, f"{column.name} is not {column.type}", f"{found!r:.80}", hint_for_value(column, found))
 
 
+def _flat(column: Column) -> Column:
+    """The column as a statement reads it: a nested value as its text."""
+    return column if nested(column.type) is None else replace(column, type="STRING")
+
+
+def _scalars(column: Column) -> DecodeScalars:
+    """Decodes scalar values inside of a column. Refuses a column with a type that cannot be decoded."""
+    decoders: dict[str, JsonDecoder] = {}
+
+    def prepare(type: str) -> None:
+        match nested(type):
+            case ArrayType(element):
+                prepare(element)
+            case MapType(key, value):
+                prepare(key)
+                prepare(value)
+            case StructType(fields):
+                for _, kind in fields:
+                    prepare(kind)
+            case None:
+                if type != "STRING":
+                    value_of(replace(column, type=type), "")
+                    decoders[type] = JsonDecoder(Schema((Column("value", type),)))
+            case never:
+                assert_never(never)
+
+    def decode(type: str, tokens: Sequence[str]) -> tuple[pa.Array, list[int]]:
+        rows, misfits = decoders[type].parse(pa.array([f'{{"value":{token}}}' for token in tokens], pa.string()))
+        return rows["value"].combine_chunks().cast(arrow_type(type)), [misfit.row for misfit in misfits]
+
+    prepare(column.type)
+    return decode
+
+
 def _field(text: str, name: str) -> object:
     """The value of a record's field, a number as written; the whole record if Python cannot read it."""
     try:
-        pairs = json.loads(text, object_pairs_hook=_First, parse_float=_Written, parse_int=_Written)
+        pairs = json.loads(text, object_pairs_hook=First, parse_float=Written, parse_int=Written)
         return pairs.get(name)
     except (ValueError, AttributeError, TypeError, RecursionError):
         return text.strip(SPACES)
-
-
-class _First(dict[str, object]):
-    """A JSON object; of several fields with one name, the first counts."""
-
-    def __init__(self, pairs: list[tuple[str, object]]) -> None:
-        super().__init__(reversed(pairs))
-
-
-class _Written(str):
-    """A number as written."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 def look_like_objects(values: pa.Array) -> bool:

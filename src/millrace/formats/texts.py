@@ -38,3 +38,21 @@ def ends_of(column: pa.Array) -> npt.NDArray[np.int64]:
     kind = np.dtype(np.int64 if is_large else np.int32)
     held = np.frombuffer(column.buffers()[1], kind, len(column) + 1, column.offset * kind.itemsize)
     return held.astype(np.int64)
+
+
+class First(dict[str, object]):
+    """A JSON object as Python reads it; of several fields with one name, the first counts."""
+
+    def __init__(self, pairs: list[tuple[str, object]]) -> None:
+        super().__init__(pairs)
+        if len(self) < len(pairs):
+            self.update(reversed(pairs))
+
+
+class Written(str):
+    """A number of JSON, as it was written."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)

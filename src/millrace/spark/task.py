@@ -229,10 +229,13 @@ class Reading:
 
         Otherwise nothing was processed, and each record must be checked.
         """
-        if len(self._takers) != 1 or self._decoder.json.by_shape.takes(texts) or not look_like_objects(texts):
+        json = self._decoder.json
+        if len(self._takers) != 1 or not json.is_one_statement or json.by_shape.takes(texts):
+            return False
+        if not look_like_objects(texts):
             return False
         (taker,) = self._takers
-        return taker.take_texts(texts, logged, self._decoder.json, sent[taker.number])
+        return taker.take_texts(texts, logged, json, sent[taker.number])
 
     def _take_rows(
         self, rows: pa.Table, places: npt.NDArray[np.int64], logged: pa.Array, sent: dict[int, Sent], letters: Letters
