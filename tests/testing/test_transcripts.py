@@ -80,11 +80,14 @@ def test_a_file_that_is_not_yaml_ends_with_2(tmp_path: Path, text: str, says: st
     assert says in output
 
 
-def test_a_file_that_is_not_there_ends_with_3_after_the_others_ran(tmp_path: Path) -> None:
-    code, output = run(str(tmp_path / "none.yaml"), write(tmp_path, "window: fixed(10s)\nsteps: []"), str(tmp_path))
-    assert code == 3
+def test_a_file_that_cannot_be_read_ends_with_2_after_the_others_ran(tmp_path: Path) -> None:
+    code, output = run(str(tmp_path / "none.yaml"), write(tmp_path, "window: fixed(10s)\nsteps: []"))
+    assert code == 2
     assert f"there is no file {tmp_path / 'none.yaml'}" in output
     assert output.splitlines()[-1] == "1 passed, 0 failed"
+    code, output = run(str(tmp_path))
+    assert code == 2
+    assert "Is a directory" in output
 
 
 def test_bytes_that_are_not_text_end_with_2(tmp_path: Path) -> None:
