@@ -90,6 +90,14 @@ def test_a_file_that_cannot_be_read_ends_with_2_after_the_others_ran(tmp_path: P
     assert "Is a directory" in output
 
 
+def test_a_number_with_an_exponent_needs_no_point(tmp_path: Path) -> None:
+    steps = "[{input: [1e0, {v: 2.e+0, at: 2E-6}]}, {watermark: 1e9}, {expect: [{values: [1, 2]}]}]"
+    assert run(write(tmp_path, f"window: fixed(10s)\nsteps: {steps}")) == (
+        0,
+        "ok      transcript at line 1\n1 passed, 0 failed\n",
+    )
+
+
 def test_bytes_that_are_not_text_end_with_2(tmp_path: Path) -> None:
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00steps")
     code, output = run(str(tmp_path / "binary.yaml"))
