@@ -80,11 +80,22 @@ def test_a_file_that_is_not_yaml_ends_with_2(tmp_path: Path, text: str, says: st
     assert says in output
 
 
-def test_a_file_that_is_not_there_ends_with_3_after_the_others_ran(tmp_path: Path) -> None:
-    code, output = run(str(tmp_path / "none.yaml"), write(tmp_path, "window: fixed(10s)\nsteps: []"), str(tmp_path))
-    assert code == 3
+def test_a_file_that_cannot_be_read_ends_with_2_after_the_others_ran(tmp_path: Path) -> None:
+    code, output = run(str(tmp_path / "none.yaml"), write(tmp_path, "window: fixed(10s)\nsteps: []"))
+    assert code == 2
     assert f"there is no file {tmp_path / 'none.yaml'}" in output
     assert output.splitlines()[-1] == "1 passed, 0 failed"
+    code, output = run(str(tmp_path))
+    assert code == 2
+    assert "Is a directory" in output
+
+
+def test_a_number_with_an_exponent_needs_no_point(tmp_path: Path) -> None:
+    steps = "[{input: [1e0, {v: 2.e+0, at: 2E-6}]}, {watermark: 1e9}, {expect: [{values: [1, 2]}]}]"
+    assert run(write(tmp_path, f"window: fixed(10s)\nsteps: {steps}")) == (
+        0,
+        "ok      transcript at line 1\n1 passed, 0 failed\n",
+    )
 
 
 def test_bytes_that_are_not_text_end_with_2(tmp_path: Path) -> None:

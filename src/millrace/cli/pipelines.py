@@ -13,7 +13,6 @@ from rich.console import Console
 
 from millrace.cli.options import (
     DEFAULTS,
-    EXIT_CODES,
     LOCAL,
     LOG,
     STORE,
@@ -34,7 +33,7 @@ from millrace.cli.serving import HOST, PORT, Host, Port, served_beside
 from millrace.cli.shown import AsJson, Format, chosen, show
 from millrace.eventlog.topics import Log
 from millrace.model.duration import SECOND, format_duration
-from millrace.model.errors import Kind, MillraceError, PipelineError, unknown
+from millrace.model.errors import MillraceError, PipelineError, unknown
 from millrace.model.pipeline import Pipeline
 from millrace.plan.explain import explain as explained
 from millrace.running.layers import run_batch_layer
@@ -369,7 +368,7 @@ def check(
     """Check an engine against transcripts: steps of windowed aggregations, with every pane they must produce.
 
     Prints one line per transcript, with the step and the difference if it fails.
-    Exits with 1 if a transcript failed, 2 if a file is not a transcript, 3 if a file does not exist.
+    Exits with 1 if a transcript failed, 2 if a file cannot be read or is not a transcript.
     docs/transcripts.md describes the format.
 
     Example: [bold]millrace check tests/transcripts/*.yaml[/bold]
@@ -379,17 +378,17 @@ def check(
         typer.echo(unknown("engine", engine, known), err=True)
         raise typer.Exit(2)
     transcripts: list[tuple[Path, Document]] = []
-    unreadable: int | None = None
+    unreadable = False
     for path in files:
         try:
             documents = list(read_documents(path))
         except MillraceError as error:
             typer.echo(error.message, err=True)
-            unreadable = unreadable or EXIT_CODES[error.kind]
+            unreadable = True
             continue
         if not documents:
             typer.echo(f"{path} contains no transcript", err=True)
-            unreadable = unreadable or EXIT_CODES[Kind.MISTAKE]
+            unreadable = True
         transcripts += [(path, document) for document in documents]
     passed = failed = 0
     verdicts = check_all([document for _, document in transcripts], engine)
@@ -402,7 +401,7 @@ def check(
             typer.echo(f"FAILED  {document.name} ({path}:{verdict.line}): {verdict.failure}")
     typer.echo(f"{passed} passed, {failed} failed")
     if unreadable or failed:
-        raise typer.Exit(unreadable or 1)
+        raise typer.Exit(2 if unreadable else 1)
 
 
 def _serving(store: str, pipeline: Pipeline) -> int:

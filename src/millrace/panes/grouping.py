@@ -131,8 +131,12 @@ def pick(rows: Rows, which: npt.NDArray[np.intp]) -> Rows:
 
 
 def keep(rows: pa.Table, mask: npt.NDArray[np.bool_]) -> pa.Table:
-    """The rows that the mask selects; without a copy if it selects all."""
-    return rows if mask.all() else rows.filter(pa.array(mask))
+    """The rows that the mask selects; without a copy if it selects all.
+
+    Rows without columns, such as the keys of a query that groups by none, are returned as they are: Arrow does not
+    count them reliably, so that a filter would fail.
+    """
+    return rows if mask.all() or not rows.num_columns else rows.filter(pa.array(mask))
 
 
 def lengths(lists: pa.Array) -> Ints:

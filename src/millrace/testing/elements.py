@@ -33,6 +33,29 @@ def parse_elements(given: object, where: str) -> list[dict[str, Any]]:
     return elements
 
 
+def with_keys(
+    steps: Mapping[int, Mapping[str, list[dict[str, Any]]]], schemas: object
+) -> dict[int, dict[str, list[dict[str, Any]]]]:
+    """The elements of each step and source, with a key for each that has no `k`, unless `sources:` has its columns.
+
+    It is one key for all sources, that no element names and that is not NULL, as joins pair no NULL.
+    """
+    named = [each["k"] for step in steps.values() for some in step.values() for each in some if "k" in each]
+    keys = [key for key in named if key is not None]
+    common: Any = None  # of keys that are neither text nor numbers, or are mixed
+    if all(map(is_number, keys)):
+        common = max(keys, default=-1) + 1
+    elif all(isinstance(key, str) for key in keys):
+        common = max(map(len, keys)) * "-" + "-"
+    stated = schemas if isinstance(schemas, Mapping) else {}
+    return {
+        number: {
+            name: some if name in stated else [{"k": common, **each} for each in some] for name, some in step.items()
+        }
+        for number, step in steps.items()
+    }
+
+
 def parse_sources(
     names: Iterable[str], schemas: object, elements: Mapping[str, list[dict[str, Any]]]
 ) -> dict[str, Source]:

@@ -11,7 +11,7 @@ from millrace.model.errors import Place, refuse, refuse_unknown
 from millrace.model.query import WINDOW_COLUMNS, Query
 from millrace.model.stream import Source, Stream
 from millrace.model.window import Row
-from millrace.testing.elements import parse_elements, parse_sources, to_row
+from millrace.testing.elements import parse_elements, parse_sources, to_row, with_keys
 from millrace.testing.notation import parse_policy
 from millrace.testing.stages import StageText, Watermarks, build_stages, parse_stages, sources_of
 from millrace.testing.transcript import PANE, Document, check_attributes, checked_content, instant, listed
@@ -34,7 +34,10 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class ExpectOfStages:
-    """The expected panes or rows of watched stages since the last such step; a stage that is not named has none."""
+    """The expected panes or rows of stages since the last such step; a watched stage that is not named has none.
+
+    Those of a stage that is not watched are not compared.
+    """
 
     said: Mapping[str, tuple[Mapping[str, Any], ...]]
 
@@ -79,7 +82,9 @@ def parse_stages_transcript(document: Document) -> StagesTranscript:
     content = checked_content(document, _KEYS, ("stages", "steps"))
     texts = parse_stages(content["stages"])
     names = sources_of(texts)
-    given = {number: _given(step, number, names) for number, step in enumerate(content["steps"], 1)}
+    steps = {number: _given(step, number, names) for number, step in enumerate(content["steps"], 1)}
+    joins = any(text.join is not None for text in texts.values())
+    given = with_keys(steps, content.get("sources")) if joins else steps
     elements = {name: [each for step in given.values() for each in step.get(name, [])] for name in names}
     sources = parse_sources(names, content.get("sources"), elements)
     watermarks = Watermarks(parse_policy(content.get("watermarks", "delay(0s)")), content.get("idle"))
@@ -90,13 +95,13 @@ def parse_stages_transcript(document: Document) -> StagesTranscript:
         number: {name: _rows(each, sources[name], texts, number) for name, each in step.items()}
         for number, step in given.items()
     }
-    steps = tuple(
+    parsed = tuple(
         _step(step, number, rows[number], names, stages, watched) for number, step in enumerate(content["steps"], 1)
     )
-    for number, step in enumerate(steps, 1):
+    for number, step in enumerate(parsed, 1):
         if derived and isinstance(step, MicroBatch) and step.watermarks:
             raise refuse(f"step {number}: the watermark follows from the events, because of watermarks: or idle:")
-    return StagesTranscript(stages, watched, steps, derived)
+    return StagesTranscript(stages, watched, parsed, derived)
 
 
 def _watched(content: Mapping[str, Any], texts: Mapping[str, StageText]) -> tuple[str, ...]:
@@ -169,7 +174,8 @@ def _step(
         case ["expect"]:
             if step["expect"] == []:
                 return ExpectOfStages({})
-            said = _by_stage(step["expect"], where, watched, lambda each, at: tuple(listed(each, at)))
+            known = _or_all(step["expect"], watched, stages)
+            said = _by_stage(step["expect"], where, known, lambda each, at: tuple(listed(each, at)))
             return ExpectOfStages(
                 {name: tuple(_expected(row, f"{where}, {name}", stages[name]) for row in said[name]) for name in said}
             )
@@ -205,7 +211,7 @@ def _by_stage(given: object, where: str, known: Sequence[str], parse: Callable[[
         return {known[0]: parse(given, where)}
     for name in given:
         if name not in known:
-            raise refuse_unknown("watched stage", name, known).about(where)
+            raise refuse_unknown("stage", name, known).about(where)
     return {name: parse(each, f"{where}, {name}") for name, each in given.items()}
 
 

@@ -187,9 +187,18 @@ def _join(given: object, where: str) -> StagedJoin:
         str(content.get("how", "inner")),
         None if within is None else (within[0], within[1]),
         content.get("window"),
-        content.get("lateness", "0s"),
+        _lateness(content.get("lateness", "0s"), where),
         content.get("unmatched"),
     )
+
+
+def _lateness(given: object, where: str) -> object:
+    """The lateness of a join: that of both sides, or a list of two."""
+    if not isinstance(given, Mapping):
+        return given
+    if {*given} != {"left", "right"}:
+        raise refuse(f"{where}: lateness must be like 5s, [0s, 5s] or {{left: 0s, right: 5s}}, not {given!r:.80}")
+    return [given["left"], given["right"]]
 
 
 def _built(stage: StageText, streams: Sequence[Stream], watermarks: Watermarks) -> Query | Stream:

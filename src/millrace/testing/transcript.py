@@ -47,6 +47,11 @@ class _Loader(yaml.SafeLoader):
         return made
 
 
+_Loader.add_implicit_resolver(  # YAML 1.1, and so PyYAML, takes 1e9 for a text; YAML 1.2 does not
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
 @dataclass(frozen=True, slots=True)
 class InputStep:
     """A bundle arrives."""
