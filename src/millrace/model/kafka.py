@@ -52,6 +52,10 @@ class KafkaPlace:
         """The named topics."""
         return () if self.topics.startswith("^") else tuple(self.topics.split(","))
 
+    def includes(self, topic: str) -> bool:
+        """Whether a topic is one of these."""
+        return topic in self.names if self.pattern is None else self.pattern.search(topic) is not None
+
 
 def kafka(
     url: str,

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from millrace.model.errors import refuse
-from millrace.model.kafka import client_properties, parse_url
+from millrace.model.errors import refuse, shown
+from millrace.model.kafka import KIND, KafkaPlace, client_properties, parse_url
 from millrace.model.pane import Mode
 from millrace.model.query import Query
 from millrace.model.refined import check_view_rows, query_of
-from millrace.model.stream import Stream, reads_changes
+from millrace.model.stream import Source, Stream, reads_changes
 from millrace.model.window import Global, Session
 
 _OWN = ("transactional.id", "enable.idempotence", "acks", "isolation.level", "partitioner", "message.timeout.ms")
@@ -102,6 +102,19 @@ def check_kafka_sink(of: Query | Stream, sink: KafkaSink) -> None:
         of.schema.type_of(name)
     if sink.timestamp is not None and of.schema.type_of(sink.timestamp) != "TIMESTAMP":
         raise refuse(f"timestamp= takes a column of type TIMESTAMP, and {sink.timestamp!r} is none")
+
+
+def check_dead_letters(sink: object, sources: Iterable[Source]) -> None:
+    """Refuse a sink that cannot take dead letters, and a topic that the pipeline reads."""
+    if not isinstance(sink, KafkaSink):
+        raise refuse(f"dead_letters= takes a topic of Kafka, as to_kafka(...) names it, not {shown(sink)}")
+    if sink != KafkaSink(sink.servers, sink.topic, properties=sink.properties, secrets=sink.secrets):
+        problem = "key=, headers=, timestamp=, changelog= and format= are for answers, not for dead letters"
+        raise refuse(problem, advice="leave them out")
+    for source in sources:
+        if source.kind == KIND and KafkaPlace(sink.servers, source.name).includes(sink.topic):
+            problem = f"the pipeline reads topic {sink.topic!r}, to which its dead letters would be sent"
+            raise refuse(problem, source.place, "name another topic in dead_letters=")
 
 
 def key_of(of: Query | Stream, sink: KafkaSink) -> tuple[str, ...]:

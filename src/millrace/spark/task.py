@@ -6,6 +6,7 @@ rows for which an expression has no value, become dead letters; the others are p
 
 import json
 import time
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -92,6 +93,7 @@ class Letters:
         else:
             self.whole = self.split.read().rows if self.whole is None else self.whole
             value = json.dumps(self.whole.slice(place, 1).to_pylist()[0], default=str)  # type: ignore[union-attr]
+        value = None if value is None else value.strip(SPACES)
         self.rows.append(
             {
                 "source": self.source,
@@ -102,9 +104,15 @@ class Letters:
                 "problem": problem,
                 "reason": reason,
                 "hint": hint,
-                "value": None if value is None else value.strip(SPACES),
+                "value": value,
+                "raw": self._raw(place, value),
             }
         )
+
+    def _raw(self, place: int, value: str | None) -> str | None:
+        """The bytes of a record in base 64, if the source has them and they are not those of its text."""
+        raw = None if self.bundle.raw is None else self.bundle.raw[place].as_py()
+        return None if raw is None or (value is not None and raw == value.encode()) else b64encode(raw).decode()
 
 
 class FusedReader:
