@@ -6,12 +6,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
+from millrace.model.arrow import arrow_schema
 from millrace.model.kafka_sink import KafkaSink, key_of
 from millrace.model.plain import as_text, to_json
 from millrace.model.query import Query
 from millrace.model.stream import Stream
-from millrace.spark.answers import free_names, json_lines, schema_of
+from millrace.spark.answers import free_names, schema_of
 from millrace.spark.kafka_transactions import Record
+from millrace.spark.kafka_values import Values
 
 
 class AnswerRecords:
@@ -26,6 +28,7 @@ class AnswerRecords:
         self._diff = free_names(of.schema.names, ["diff"])[0]
         rest = [name for name in names if name != self._diff]
         self._added = free_names(rest, ["sequence", "deleted"])
+        self._values = Values(sink, arrow_schema(schema_of(of)))
 
     def of(self, answers: pa.Table, ends: Callable[[], int]) -> Iterator[Record]:
         """The records of some answers. `ends` is the sum of the ends of all partitions, for a changelog."""
@@ -34,7 +37,7 @@ class AnswerRecords:
             kept = pa.array(sorted(dict(zip(keys, range(len(keys)), strict=True)).values()), pa.int64())
             answers, keys = answers.take(kept), [keys[place] for place in kept.to_pylist()]
             answers = self._changes(answers, ends())
-        values = json_lines(answers)
+        values = self._values.of(answers)
         headers = self._headers(answers)
         times = self._times(answers)
         return map(Record, values, keys, headers, times)
