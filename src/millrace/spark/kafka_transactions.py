@@ -53,7 +53,7 @@ class Record:
     """A record to write."""
 
     value: str | bytes | None
-    key: str | None = None
+    key: str | bytes | None = None
     headers: tuple[tuple[str, str], ...] = ()
     timestamp: int | None = None
     """In milliseconds since 1970; None for the time at which it is sent."""
