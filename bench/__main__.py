@@ -7,7 +7,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import engine, ingest, live, logs, nexmark, peers, pure, shapes, stages, stores
+from bench import engine, formats, ingest, live, logs, nexmark, peers, pure, shapes, stages, stores
 from bench.figures import Figure
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
@@ -26,6 +26,7 @@ _PARTS = {
     "ingest": ingest.run,
     "pure": pure.run,
     "shapes": shapes.run,
+    "formats": formats.run,
     "live": live.run,
 }
 

@@ -34,7 +34,8 @@ from millrace import (
 from millrace.model.connectors import Commit
 from millrace.model.query import Query
 from millrace.spark import kafka_transactions
-from millrace.spark.kafkasink import KafkaWriter, key_texts
+from millrace.spark.kafka_records import AnswerRecords, key_texts
+from millrace.spark.kafkasink import KafkaWriter
 from millrace.spark.sent import Sent
 from millrace.spark.writers import Delivery, Guarantee
 from millrace.testing.contracts import check_sink
@@ -57,7 +58,8 @@ def writer(
     kafka_: Kafka, topic: str, folder: Path, generation: int = 1, of: Query = TOTALS, pipeline: str = "p", **more: Any
 ) -> KafkaWriter:
     sent = Sent.beside(folder / "checkpoint")
-    return KafkaWriter(to_kafka(kafka_.url(topic), **more), f"sink kafka {topic}", of, pipeline, sent, generation)
+    sink = to_kafka(kafka_.url(topic), **more)
+    return KafkaWriter(sink, f"sink kafka {topic}", AnswerRecords(sink, of), pipeline, sent, generation)
 
 
 def commit(batch: int, digest: str | None = None) -> Commit:
@@ -326,7 +328,7 @@ def test_a_sink_that_cannot_be_used_is_one_line(kafka_: Kafka, tmp_path: Path, m
     monkeypatch.setattr(kafka_transactions, "_SECONDS", 0.5)
     sink = to_kafka("kafka://127.0.0.1:1/plays")
     with pytest.raises(MachineError, match=r"Kafka at 127.0.0.1:1 cannot be used.*nothing was lost"):
-        KafkaWriter(sink, "sink", TOTALS, "p", Sent.beside(tmp_path / "c")).last()
+        KafkaWriter(sink, "sink", AnswerRecords(sink, TOTALS), "p", Sent.beside(tmp_path / "c")).last()
 
 
 def test_secrets_are_not_shown() -> None:

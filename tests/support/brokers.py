@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from confluent_kafka import (
     Consumer,
     IsolationLevel,
@@ -23,6 +25,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
+from cryptography.hazmat.primitives import serialization
 
 from millrace.broker import broker
 from millrace.broker.jars import fetched
@@ -32,12 +35,49 @@ from millrace.spark.java import java_in
 _SECONDS = 30.0
 
 
+class Tls:
+    """A listener with TLS, for clients with a certificate of a CA that is made here."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.authority = trustme.CA()
+        broker_, client = self.authority.issue_cert("127.0.0.1"), self.authority.issue_cert("client")
+        self.ca, own = folder / "ca.pem", folder / "broker.pem"
+        self.authority.cert_pem.write_to_path(str(self.ca))
+        own.write_bytes(_pkcs8(broker_) + b"".join(each.bytes() for each in broker_.cert_chain_pems))
+        client.private_key_pem.write_to_path(str(folder / "client.key"))
+        client.cert_chain_pems[0].write_to_path(str(folder / "client.pem"))
+        with socket.socket() as trial:
+            trial.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{trial.getsockname()[1]}"
+        listener = f"SSL://{self.address}"
+        self.of_broker = {
+            "listeners": listener, "advertised.listeners": listener, "ssl.client.auth": "required",
+            "ssl.keystore.type": "PEM", "ssl.keystore.location": str(own), "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.ca),
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL",
+        }  # fmt: skip
+        self.options = {
+            "security.protocol": "ssl", "ssl.ca.location": str(self.ca),
+            "ssl.certificate.location": str(folder / "client.pem"), "ssl.key.location": str(folder / "client.key"),
+        }  # fmt: skip
+        """The properties of a client."""
+
+
+def _pkcs8(issued: trustme.LeafCert) -> bytes:
+    """The key of a certificate in the form that Java reads."""
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, form, plain)
+
+
 class Kafka:
     """A broker that runs, and its topics."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.broker = broker.start(folder, 0)
+        self.tls = Tls(folder / "tls")
+        self.broker = broker.start(folder, 0, more=self.tls.of_broker)
         self.admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
         self._numbers = count(1)
 
@@ -148,7 +188,7 @@ class Kafka:
         """Kill the broker with SIGKILL, and start it again at its address."""
         os.kill(self.broker.pid, signal.SIGKILL)
         self.until(lambda: broker.running(self.folder) is None)
-        self.broker = broker.start(self.folder, self.broker.port)
+        self.broker = broker.start(self.folder, self.broker.port, more=self.tls.of_broker)
 
     def stop(self) -> None:
         broker.stop(self.folder)

@@ -54,11 +54,13 @@ class Broker:
 
 
 def start(
-    folder: Path, port: int = PORT, jars: Path | None = None, environment: Mapping[str, str] = os.environ
-) -> Broker:
+    folder: Path, port: int = PORT, jars: Path | None = None, environment: Mapping[str, str] = os.environ,
+    more: Mapping[str, str] | None = None,
+) -> Broker:  # fmt: skip
     """Start a broker with its data in a folder, and wait until it listens. Port 0 takes a free one.
 
-    `jars` is a folder with the jars of Kafka; by default they are fetched once and kept.
+    `jars` is a folder with the jars of Kafka; by default they are fetched once and kept. `more` has other properties of
+    the broker; listeners are added to its own.
     """
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +71,7 @@ def start(
         port = port or _free_port()
         (folder / "log4j2.xml").write_text(_LOG4J, encoding="utf-8")
         properties = folder / "server.properties"
-        properties.write_text(_properties(folder / "data", port, _free_port()), encoding="utf-8")
+        properties.write_text(_properties(folder / "data", port, _free_port(), more or {}), encoding="utf-8")
         command = [str(java), f"-Dlog4j2.configurationFile={folder / 'log4j2.xml'}", "-cp", classes]
         if not (folder / "data" / "meta.properties").exists():
             _format(command, properties, folder)
@@ -191,7 +193,7 @@ def _free_port() -> int:
         return port
 
 
-def _properties(data: Path, port: int, controller: int) -> str:
+def _properties(data: Path, port: int, controller: int, more: Mapping[str, str]) -> str:
     """The configuration of a node that is broker and controller. Its internal topics have one copy and partition."""
     alone = dict.fromkeys(
         (
@@ -215,4 +217,6 @@ def _properties(data: Path, port: int, controller: int) -> str:
         "log.retention.ms": -1,  # by default, records whose timestamps are a week old go after some minutes
         **alone,
     }
+    for name, value in more.items():
+        settings[name] = f"{settings[name]},{value}" if name.endswith("listeners") else value
     return "".join(f"{name}={value}\n" for name, value in settings.items())

@@ -17,9 +17,11 @@ from millrace.letters.box import LetterBox, find_box
 from millrace.letters.editing import edited, to_edit
 from millrace.letters.fixing import Fixed, fix, fix_texts
 from millrace.letters.letter import Chosen, State
-from millrace.letters.resending import resend
+from millrace.letters.resending import Topics, resend
 from millrace.letters.tabular import letters_of, reasons_of
 from millrace.model.errors import MachineError, NotFoundError, PipelineError
+from millrace.model.pipeline import Pipeline as Loaded
+from millrace.running.load import load
 from millrace.running.totals import many
 
 dead = typer.Typer(no_args_is_help=True, help="List, fix and send again the records that a pipeline has set aside.")
@@ -134,6 +136,12 @@ def resend_(
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Also send records that other outputs have read; they read them twice.")
     ] = False,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", help="The file of the pipeline, for records from Kafka: it has the address.", metavar="FILE"
+        ),
+    ] = None,
     log: LogPath = LOG,
     folder: Folder = FOLDER,
 ) -> None:
@@ -143,9 +151,11 @@ def resend_(
     """
     with plain_mistakes():
         box = find_box(folder, pipeline)
-        if not log.exists():  # opening it would create one
+        topics = None if file is None else _kafka(load(file, pipeline), box)
+        opened = Log(log) if log.exists() else None  # opening it would create one
+        if opened is None and not any(source.kind == "kafka" for source in box.sources().values()):
             raise NotFoundError(f"there is no log {log}", "name it: --log FILE")
-        sent = resend(box, Log(log), Chosen(tuple(letters or ()), reason), unchanged, anyway)
+        sent = resend(box, opened, Chosen(tuple(letters or ()), reason), unchanged, anyway, topics)
         typer.echo(f"sent {many(sent, 'record')} again", err=True)
 
 
@@ -171,6 +181,12 @@ def drop_(
             chosen = Chosen(done, reason)
         dropped = 0 if resent and not chosen.numbers else box.drop(chosen)
         typer.echo(f"dropped {many(dropped, 'letter')}", err=True)
+
+
+def _kafka(pipeline: Loaded, box: LetterBox) -> Topics:
+    from millrace.spark.kafka_resend import KafkaTopics  # its packages are optional
+
+    return KafkaTopics(pipeline, box.id)
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ that a crash interrupted is repeated with the same number, which the log recogni
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from millrace.eventlog.sequences import PIPELINES
 from millrace.eventlog.topics import Log, now
@@ -20,17 +20,33 @@ _TOGETHER = 10_000
 """How many letters an append has, and how many offsets are read at a time."""
 
 
+class Topics(Protocol):
+    """The topics of Kafka that a pipeline reads."""
+
+    def check(self, letter: Letter) -> None:
+        """Refuse a letter that cannot be sent."""
+
+    def prepare(self, letter: Letter) -> None:
+        """Prepare to send letters to the topic of this one."""
+
+    def append(self, letters: Sequence[Letter], sequence: int) -> None:
+        """Send letters of one topic, unless they were sent under this number."""
+
+
 def resend(
-    box: LetterBox, log: Log, chosen: Chosen, unchanged: bool = False, anyway: bool = False
+    box: LetterBox, log: Log | None, chosen: Chosen, unchanged: bool = False, anyway: bool = False,
+    kafka: Topics | None = None,
 ) -> int:  # fmt: skip
     """Append the fixed ones of the chosen letters to their topics; returns how many records that were.
 
     With `unchanged`, also those that were not fixed, as they are. Nothing is sent if a letter is not from a topic, if
-    its value does not fit the schema, or, unless `anyway`, if an output would read it twice.
+    its value does not fit the schema, or, unless `anyway`, if an output would read it twice. Letters from Kafka need
+    `kafka`, the others the log.
     """
     sent = 0
     for sequence, letters in box.unfinished().items():
-        sent += _append(box, log, letters, sequence, now())
+        _check_places(box, letters, log, kafka)
+        sent += _append(box, log, letters, sequence, now(), kafka)
     letters = [letter for letter in box.letters(chosen) if letter.state is not State.RESENT]
     if not unchanged:
         waiting = len(letters)
@@ -38,18 +54,51 @@ def resend(
         if waiting and not letters and not sent:
             raise PipelineError("no dead letter is fixed", "fix some first, or send them as they are: --unchanged")
     _check(box, letters, anyway)
-    for topic in sorted({letter.rejected.source for letter in letters}):
-        own = [letter for letter in letters if letter.rejected.source == topic]
+    _check_places(box, letters, log, kafka)
+    for topic in sorted({_topic(letter) for letter in letters}):
+        own = [letter for letter in letters if _topic(letter) == topic]
         # Several outputs may have set the same record aside.
         records = list(
             {(letter.uid, letter.rejected.origin, letter.rejected.offset): letter for letter in own}.values()
         )
         for start in range(0, len(records), _TOGETHER):
             part = records[start : start + _TOGETHER]
-            least = (log.last(topic, _producer(box)) or -1) + 1
+            least = 0
+            if _is_kafka(box, part):
+                assert kafka is not None
+                kafka.prepare(part[0])
+            else:
+                assert log is not None
+                least = (log.last(topic[0], _producer(box)) or -1) + 1
             sequence = box.begin_sending(part, least)
-            sent += _append(box, log, part, sequence, now())
+            sent += _append(box, log, part, sequence, now(), kafka)
     return sent
+
+
+def _topic(letter: Letter) -> tuple[str, str]:
+    """The source of a letter and the topic that it is sent to; a source of Kafka may read several."""
+    return letter.rejected.source, letter.rejected.origin.rpartition("/")[0]
+
+
+def _is_kafka(box: LetterBox, letters: Sequence[Letter]) -> bool:
+    source = box.sources().get(letters[0].rejected.source)
+    return source is not None and source.kind == "kafka"
+
+
+def _check_places(box: LetterBox, letters: Sequence[Letter], log: Log | None, kafka: Topics | None) -> None:
+    """Refuse letters for whose topics nothing is known."""
+    sources = box.sources()
+    for letter in letters:
+        is_kafka = letter.rejected.source in sources and sources[letter.rejected.source].kind == "kafka"
+        if is_kafka and kafka is None:
+            raise PipelineError(
+                f"dead letter {letter.number} is from Kafka, whose address and properties only the pipeline has",
+                "name its file: millrace dead resend PIPELINE --file FILE",
+            )
+        if is_kafka and kafka is not None:
+            kafka.check(letter)
+        if not is_kafka and log is None:
+            raise NotFoundError(f"there is no log to send dead letter {letter.number} to", "name it: --log FILE")
 
 
 def _check(box: LetterBox, letters: Sequence[Letter], anyway: bool) -> None:
@@ -63,12 +112,7 @@ def _check(box: LetterBox, letters: Sequence[Letter], anyway: bool) -> None:
                 f"dead letter {letter.number} is not a record but a value of {about.output}",
                 "change the pipeline, and compute it again: millrace replay FILE",
             )
-        if source.kind == "kafka":
-            raise PipelineError(
-                f"dead letter {letter.number} is from Kafka, to which millrace does not send again",
-                "send its value to the topic with a Kafka producer: millrace dead show PIPELINE --values",
-            )
-        if source.kind != "log":
+        if source.kind not in ("log", "kafka"):
             raise PipelineError(
                 f"dead letter {letter.number} is from {about.origin}, not from a topic",
                 "write its value to a new file of the source: millrace dead show PIPELINE --values",
@@ -97,8 +141,16 @@ def _place(letter: Letter) -> tuple[object, ...]:
     return letter.uid, letter.rejected.origin, letter.rejected.offset
 
 
-def _append(box: LetterBox, log: Log, letters: Sequence[Letter], sequence: int, at: int) -> int:
+def _append(
+    box: LetterBox, log: Log | None, letters: Sequence[Letter], sequence: int, at: int, kafka: Topics | None
+) -> int:
     """Make an append that was noted, or that may have been made, and mark its letters."""
+    if _is_kafka(box, letters):
+        assert kafka is not None
+        kafka.append(letters, sequence)
+        box.finish_sending(sequence, at)
+        return len(letters)
+    assert log is not None
     topic = letters[0].rejected.source
     marks = [{HEADER: f"{letter.rejected.origin}:{letter.rejected.offset}"} for letter in letters]
     values = [letter.text for letter in letters]

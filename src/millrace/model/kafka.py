@@ -7,6 +7,7 @@ from datetime import datetime
 
 from millrace.model.duration import to_instant
 from millrace.model.errors import caller, refuse, refuse_unknown
+from millrace.model.registry import check_properties, encoding
 from millrace.model.schema import Column, Schema, parse_schema
 from millrace.model.stream import METADATA, STRICT, Source
 
@@ -51,6 +52,10 @@ class KafkaPlace:
         """The named topics."""
         return () if self.topics.startswith("^") else tuple(self.topics.split(","))
 
+    def includes(self, topic: str) -> bool:
+        """Whether a topic is one of these."""
+        return topic in self.names if self.pattern is None else self.pattern.search(topic) is not None
+
 
 def kafka(
     url: str,
@@ -60,14 +65,20 @@ def kafka(
     metadata: Mapping[str, str] | None = None,
     options: Mapping[str, str | int | bool] | None = None,
     properties: str | None = None,
+    format: str = "json",
+    registry: str | None = None,
+    reader: str | None = None,
 ) -> Source:
-    """The rows of Kafka topics, each a JSON object with these columns: `kafka("kafka://localhost:9092/plays", ...)`.
+    """The rows of Kafka topics, each a record with these columns: `kafka("kafka://localhost:9092/plays", ...)`.
 
     The URL names one topic or several (`/plays,skips`), or holds a pattern of names (`/^plays-.*`); a pipeline reads
     partitions and topics that are added while it runs. `start`, `strict` and NOT NULL are as for `log`. `metadata`
     makes columns of other parts of a record: `{"user": "key", "sent_at": "timestamp", "app": "header app"}`. `options`
     holds properties of librdkafka, such as those of TLS and SASL, and `properties` names a file with more; neither is
     shown or stored. Only records of committed transactions are read, unless `isolation.level` says otherwise.
+
+    A record is a JSON object, or has another `format`: "avro", "json-schema" or "protobuf", with the id of a schema of
+    the schema registry at `registry`. With `reader`, Avro's records are read by that schema, "SUBJECT:VERSION".
     """
     place, columns = parse_url(url), parse_schema(schema)
     parts = _metadata(metadata or {}, columns)
@@ -76,6 +87,7 @@ def kafka(
     begin = start if isinstance(start, str) else str(to_instant(start))
     options_ = (
         (SERVERS, place.servers),
+        *encoding(format, registry, reader),
         *(() if begin == "earliest" else ((START, begin),)),
         *((f"{METADATA}{name}", part) for name, part in parts.items()),
         *(() if properties is None else ((PROPERTIES, str(properties)),)),
@@ -117,6 +129,7 @@ def client_properties(given: Iterable[tuple[str, str | int | bool]]) -> tuple[tu
             raise refuse(f"a property of Kafka is text with a value that is text or a number: {name!r} is not")
         if name in _OWN:
             raise refuse(f"property {name!r} cannot be set: Millrace sets it", advice="leave it out")
+        check_properties([name])
         found[name] = str(value).lower() if isinstance(value, bool) else str(value)
     return tuple(sorted(found.items()))
 

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from millrace.model.errors import refuse
-from millrace.model.kafka import client_properties, parse_url
+from millrace.model.errors import refuse, shown
+from millrace.model.kafka import KIND, KafkaPlace, client_properties, parse_url
 from millrace.model.pane import Mode
 from millrace.model.query import Query
 from millrace.model.refined import check_view_rows, query_of
-from millrace.model.stream import Stream, reads_changes
+from millrace.model.registry import JSON, PROTOBUF, REGISTRY, encoding
+from millrace.model.stream import Source, Stream, reads_changes
 from millrace.model.window import Global, Session
 
 _OWN = ("transactional.id", "enable.idempotence", "acks", "isolation.level", "partitioner", "message.timeout.ms")
@@ -17,7 +18,7 @@ _OWN = ("transactional.id", "enable.idempotence", "acks", "isolation.level", "pa
 
 @dataclass(frozen=True, slots=True)
 class KafkaSink:
-    """A topic of Kafka, with a JSON record for each change of an answer, or for the latest row of each answer."""
+    """A topic of Kafka, with a record for each change of an answer, or for the latest row of each answer."""
 
     servers: str
     topic: str
@@ -31,6 +32,9 @@ class KafkaSink:
     """Whether a record replaces the earlier ones of its key, so that the topic can be compacted."""
     properties: str | None = None
     """The file with properties of the client."""
+    format: str = JSON
+    registry: str | None = None
+    """The schema registry of a format that has one."""
     secrets: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Settings of the client that may hold passwords: never shown."""
 
@@ -52,13 +56,16 @@ def to_kafka(
     changelog: bool = False,
     options: Mapping[str, str | int | bool] | None = None,
     properties: str | None = None,
+    format: str = JSON,
+    registry: str | None = None,
 ) -> KafkaSink:
     """Write to a topic of Kafka, in a transaction for each micro-batch: `to_kafka("kafka://localhost:9092/charts")`.
 
     A record is keyed by the columns `key`, by default those of `group_by`: by the text of one column, or by a JSON
     object of several. `headers` names the columns whose texts are headers, `timestamp` the column with the timestamp.
     With `changelog`, a record replaces the earlier ones of its answer, for a compacted topic. `options` holds
-    properties of librdkafka, such as those of TLS and SASL, and `properties` names a file with more.
+    properties of librdkafka, such as those of TLS and SASL, and `properties` names a file with more. Values are JSON
+    objects, or have the `format` "avro" or "json-schema": then their schema is registered at `registry`.
     """
     place = parse_url(url)
     if len(place.names) != 1:
@@ -68,12 +75,15 @@ def to_kafka(
     chosen = (key,) if isinstance(key, str) else None if key is None else tuple(key)
     if chosen is not None and (len(set(chosen)) < len(chosen) or not all(isinstance(each, str) for each in chosen)):
         raise refuse(f"key= takes the names of columns, each once, not {key!r}")
+    if format == PROTOBUF:
+        raise refuse("a sink does not write Protobuf", advice='use format="avro" or format="json-schema"')
+    encoded = dict(encoding(format, registry))
     given = (options or {}).items()
     check_own(name for name, _ in given)
     named = tuple((headers or {}).items())
     return KafkaSink(
         place.servers, place.names[0], chosen, named, timestamp, bool(changelog),
-        None if properties is None else str(properties), client_properties(given),
+        None if properties is None else str(properties), format, encoded.get(REGISTRY), client_properties(given),
     )  # fmt: skip
 
 
@@ -102,6 +112,19 @@ def check_kafka_sink(of: Query | Stream, sink: KafkaSink) -> None:
         of.schema.type_of(name)
     if sink.timestamp is not None and of.schema.type_of(sink.timestamp) != "TIMESTAMP":
         raise refuse(f"timestamp= takes a column of type TIMESTAMP, and {sink.timestamp!r} is none")
+
+
+def check_dead_letters(sink: object, sources: Iterable[Source]) -> None:
+    """Refuse a sink that cannot take dead letters, and a topic that the pipeline reads."""
+    if not isinstance(sink, KafkaSink):
+        raise refuse(f"dead_letters= takes a topic of Kafka, as to_kafka(...) names it, not {shown(sink)}")
+    if sink != KafkaSink(sink.servers, sink.topic, properties=sink.properties, secrets=sink.secrets):
+        problem = "key=, headers=, timestamp=, changelog= and format= are for answers, not for dead letters"
+        raise refuse(problem, advice="leave them out")
+    for source in sources:
+        if source.kind == KIND and KafkaPlace(sink.servers, source.name).includes(sink.topic):
+            problem = f"the pipeline reads topic {sink.topic!r}, to which its dead letters would be sent"
+            raise refuse(problem, source.place, "name another topic in dead_letters=")
 
 
 def key_of(of: Query | Stream, sink: KafkaSink) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from millrace.model import explain
 from millrace.model.connectors import CustomSink
 from millrace.model.duration import Duration
 from millrace.model.errors import Place, caller, refuse, refuse_unknown, shown
-from millrace.model.kafka_sink import KafkaSink, check_kafka_sink
+from millrace.model.kafka_sink import KafkaSink, check_dead_letters, check_kafka_sink
 from millrace.model.query import Query, Windowed, streams_of
 from millrace.model.refined import check_view_rows
 from millrace.model.shared import shared_sources, with_shared
@@ -127,6 +127,8 @@ class Pipeline:
     sinks: Iterable[Output] = ()
     """The results of `query.to(sink)` and `stream.to(sink)`."""
     place: Place = field(default_factory=caller, compare=False, repr=False)
+    dead_letters: KafkaSink | None = None
+    """The topic of Kafka to which dead letters are sent as well, as `to_kafka(...)` names it."""
 
     def __post_init__(self) -> None:
         """Validate the pipeline."""
@@ -146,6 +148,8 @@ class Pipeline:
         for output in self.sinks:
             if not isinstance(output, Output):
                 raise refuse(f"sinks= takes the results of query.to(sink) or stream.to(sink), not {shown(output)}")
+        if self.dead_letters is not None:
+            check_dead_letters(self.dead_letters, self.sources)
         if shared := shared_sources(self.sources):
             views = {name: with_shared(of, shared) for name, of in self.views.items()}
             sinks = tuple(replace(output, of=with_shared(output.of, shared)) for output in self.sinks)

@@ -7,7 +7,7 @@ records each time; a task reads a split into a bundle.
 import os
 from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,28 @@ import pyarrow as pa
 from millrace.model.clock import FIRST_TIME
 from millrace.model.duration import END_OF_TIME
 
+if TYPE_CHECKING:
+    from millrace.sources.registry import Registry
+
 LOGGED = "__logged"
 """The column with the log time of a row's record, where one is stored or processed with the rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """Values in the wire format of a schema registry."""
+
+    values: pa.Array
+    """Their bytes, as a large binary array."""
+    format: str
+    registry: "Registry"
+    reader: str | None = None
+    """The subject and the version of the schema that reads records of Avro; None for the one that wrote each."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Bundle:
-    """Records as the source stores them: JSON text, CSV text with its fields, or columns."""
+    """Records as the source stores them: JSON text, CSV text with its fields, columns, or values with a schema id."""
 
     origin: str
     """The file, or the partition of a topic, that holds the records."""
@@ -42,6 +57,10 @@ class Bundle:
     """The log time of each record, or of all, in microseconds; None if the source knows none."""
     metadata: pa.Table | None = None
     """The columns of the source that are not in the texts of the records."""
+    encoded: Encoded | None = None
+    """The values of records whose schemas are in a registry."""
+    raw: pa.Array | None = None
+    """For Kafka: the values as they are in the topic, for dead letters."""
 
     def __len__(self) -> int:
         return len(self.offsets)

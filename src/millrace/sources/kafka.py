@@ -16,9 +16,10 @@ from millrace.eventlog.sealed import sealed, unsealed
 from millrace.formats.texts import as_texts
 from millrace.model.errors import FILE, ConflictError, MillraceError, NotFoundError
 from millrace.model.kafka import START
+from millrace.model.registry import FORMAT, READER
 from millrace.model.stream import Source
 from millrace.sources.admission import Admission, share
-from millrace.sources.bundle import Bundle
+from millrace.sources.bundle import Bundle, Encoded
 from millrace.sources.kafka_cluster import Cluster, Offsets, Topic, metadata_of, opened, remember, removed
 
 SPLIT = 64 << 20
@@ -247,7 +248,13 @@ class KafkaSplit:
         if cluster.topic(self.topic).id != self.id:  # after the read: an id that was replaced never comes back
             raise made_again(self.topic)
         more = metadata_of(records, self.topic, self.partition, cluster.source.metadata)
+        texts, encoded = None, None
+        if cluster.registry is None:
+            texts = as_texts(records.values)
+        else:
+            options = dict(cluster.source.options)
+            encoded = Encoded(records.values, options[FORMAT], cluster.registry, options.get(READER))
         return Bundle(
-            f"{self.topic}/{self.partition}", records.offsets, as_texts(records.values), partition=self.partition,
-            logged=records.timestamps, metadata=more,
+            f"{self.topic}/{self.partition}", records.offsets, texts, partition=self.partition,
+            logged=records.timestamps, metadata=more, encoded=encoded, raw=records.values,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ import pyarrow as pa
 from millrace.model.errors import FILE, ConflictError, MachineError, NotFoundError, PipelineError, unreadable
 from millrace.model.extra import extra
 from millrace.model.kafka import HEADER, PROPERTIES, SERVERS, KafkaPlace, client_properties
+from millrace.model.registry import FORMAT, PROTOBUF, REGISTRY, divided
 from millrace.model.stream import Source
 
 with extra("kafka", "a Kafka source"):
@@ -35,6 +36,9 @@ with extra("kafka", "a Kafka source"):
     )
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.admin._listoffsets import OffsetSpec
+
+if TYPE_CHECKING:
+    from millrace.sources.registry import Registry
 
 ISOLATION = "isolation.level"
 _SECONDS = 10.0
@@ -113,7 +117,12 @@ class Cluster:
         options = dict(source.options)
         self.servers = options[SERVERS]
         self._place = KafkaPlace(self.servers, source.name)
-        given = {ISOLATION: "read_committed", **properties_in(options.get(PROPERTIES)), **dict(source.secrets)}
+        given, of_registry = divided(properties_in(options.get(PROPERTIES)) | dict(source.secrets))
+        given = {ISOLATION: "read_committed", **given}
+        self.registry: Registry | None = None
+        """Where the schemas of its records are; None for plain JSON."""
+        if REGISTRY in options:
+            self.registry = registry_at(options[REGISTRY], options[FORMAT], of_registry)
         committed = given[ISOLATION] != "read_uncommitted"
         self._isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         quiet: dict[str, Any] = {"log_level": 0, "error_cb": ignore}
@@ -242,6 +251,13 @@ class Cluster:
             yield
         except KafkaException as error:
             raise trouble_of(error.args[0], self.servers, self._place.topics) from None
+
+
+def registry_at(urls: str, format: str, properties: Mapping[str, str]) -> "Registry":
+    """The schema registry at some URLs, for records of a format."""
+    from millrace.sources.registry import Registry  # it is imported only if there is one
+
+    return Registry(urls.split(","), properties, serialized=format == PROTOBUF)
 
 
 def ignore(_: object) -> None:

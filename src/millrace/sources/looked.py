@@ -13,7 +13,7 @@ from typing import Any
 from millrace.model.schema import Schema
 from millrace.sources.bundle import Bundle
 
-_AT = 20
+LOOKED_AT = 20
 """The number of records of a bundle that are looked at."""
 _NAMES = 100
 """The number of unknown fields that are counted; records may have any number."""
@@ -47,11 +47,11 @@ class Looked:
 def look(bundle: Bundle, schema: Schema) -> Looked:
     """Look at the first records of a bundle."""
     if bundle.names is not None:
-        return _compared({tuple(bundle.names): min(_AT, len(bundle))}, schema)
+        return compared({tuple(bundle.names): min(LOOKED_AT, len(bundle))}, schema)
     if bundle.texts is None:  # a custom source or a script, whose rows are checked when they are read
         return Looked()
-    names = (_names(text) for text in bundle.texts[:_AT].to_pylist())
-    return _compared(Counter(each for each in names if each is not None), schema)
+    names = (_names(text) for text in bundle.texts[:LOOKED_AT].to_pylist())
+    return compared(Counter(each for each in names if each is not None), schema)
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
@@ -62,7 +62,7 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     return tuple(record) if isinstance(record, dict) else None
 
 
-def _compared(records: Mapping[tuple[str, ...], int], schema: Schema) -> Looked:
+def compared(records: Mapping[tuple[str, ...], int], schema: Schema) -> Looked:
     """The counts of records, given by their names of fields with the number of each."""
     unknown, missing = Counter[str](), Counter[str]()
     columns = schema.names

@@ -29,7 +29,7 @@ from millrace.spark.job import Job, PackedJob
 from millrace.spark.letters import LetterWriter
 from millrace.spark.messages import FROM_SHARD, MESSAGE, Message
 from millrace.spark.native_changes import through_spark
-from millrace.spark.outputs import check_places, of_views, writers_of
+from millrace.spark.outputs import check_places, dead_writer_of, of_views, writers_of
 from millrace.spark.session import labels_of, streaming
 from millrace.spark.settled import settled
 from millrace.spark.shards import NoState, Shard
@@ -65,6 +65,8 @@ def run(
         writer.replace(gathered.answers[name])
     if letters is not None:
         LetterWriter(letters, gathered.plan, log, f"{BATCH}{uuid.uuid4().hex[:8]}").write(gathered.dead_letters)
+    if (to_topic := dead_writer_of(pipeline, None)) is not None:
+        to_topic.replace(gathered.dead_letters)
     return gathered
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from millrace.model.errors import MachineError, PipelineError
 from millrace.model.extra import extra
 from millrace.model.kafka_sink import KafkaSink, check_own
+from millrace.model.registry import divided
 from millrace.sources.kafka_cluster import ignore, properties_in, trouble_of, without
 from millrace.spark.crash import reach
 
@@ -51,8 +52,8 @@ _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 class Record:
     """A record to write."""
 
-    value: str
-    key: str | None = None
+    value: str | bytes | None
+    key: str | bytes | None = None
     headers: tuple[tuple[str, str], ...] = ()
     timestamp: int | None = None
     """In milliseconds since 1970; None for the time at which it is sent."""
@@ -66,8 +67,9 @@ class Transactions:
         self.name, self._servers, self._topic = name, sink.servers, sink.topic
         of_file = properties_in(sink.properties)
         check_own(of_file)
-        self._secrets: dict[str, Any] = {**of_file, **dict(sink.secrets)}
-        self._given = {
+        own, _ = divided({**of_file, **dict(sink.secrets)})
+        self._secrets: dict[str, Any] = {**own}
+        self._given: dict[str, Any] = {
             **self._secrets, "bootstrap.servers": sink.servers, "log_level": 0, "error_cb": ignore,
             "allow.auto.create.topics": False,
         }  # fmt: skip

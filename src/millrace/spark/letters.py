@@ -39,7 +39,7 @@ class LetterWriter:
         self._box.serve(self._checkpoint, self._sources, self._is_unread)
 
     def _put(self, letters: pa.Table, batch: int) -> int:
-        rejected = [Rejected(**row) for row in letters.to_pylist()]
+        rejected = [Rejected(**row) for row in letters.drop_columns(["raw"]).to_pylist()]
         return self._box.put(rejected, self._sources, self._checkpoint, batch, time.time_ns() // 1000)
 
     @cached_property

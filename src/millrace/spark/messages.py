@@ -27,13 +27,14 @@ NO_STAGE = -1
 DEAD_LETTERS = pa.schema(
     [("source", pa.string()), ("origin", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
      ("output", pa.string()), ("problem", pa.string()), ("reason", pa.string()), ("hint", pa.string()),
-     ("value", pa.string())]
+     ("value", pa.string()), ("raw", pa.string())]
 )  # fmt: skip
 """A record that was rejected: its source, origin, partition and offset, the reason, a hint and its text.
 
 The output is the one that has no value for it; None if the record does not fit the schema, so that no output can read
 it. `problem` is the reason without the values of the record. An answer that has no value has its output as the origin,
-no offset, and the key and the window as the value; a row that fails after a dedup has no offset either.
+no offset, and the key and the window as the value; a row that fails after a dedup has no offset either. `raw` has the
+bytes of the record in base 64, if the source has them and they are not those of the text.
 """
 
 MESSAGE = pa.schema(

@@ -7,10 +7,12 @@ import pyarrow as pa
 
 from millrace.edge.decode import JsonDecoder
 from millrace.eventlog.topics import existing_log
-from millrace.model.errors import NotFoundError, at_place, refuse
+from millrace.model.errors import NotFoundError, Place, at_place, refuse
 from millrace.model.kafka import KIND as KAFKA
 from millrace.model.kafka_sink import KafkaSink
 from millrace.model.pipeline import FileSink, Pipeline, TableSink, TopicSink
+from millrace.model.registry import FORMAT, JSON, JSON_SCHEMA
+from millrace.model.stream import Source
 from millrace.plan.compile import sink_id, view_id
 from millrace.sources.files import folder_of
 from millrace.sources.memory import MemoryScript
@@ -33,6 +35,15 @@ def writers_of(
     return {id: writer_of(each.sink, id, each.of, path, name, sent, generation, staged) for id, each in ids.items()}
 
 
+def dead_writer_of(pipeline: Pipeline, checkpoint: Path | None, generation: int = 1) -> Writer | None:
+    """What writes the dead letters of a pipeline to a topic; None if they are not written to one."""
+    if pipeline.dead_letters is None:
+        return None
+    from millrace.spark.dead_records import dead_writer  # its packages are optional
+
+    return dead_writer(pipeline.dead_letters, pipeline.name, checkpoint, generation)
+
+
 def of_views(pipeline: Pipeline, answers: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     """The answers of the views, by the name of the view."""
     return {name: answers[view_id(name)] for name in pipeline.views}
@@ -49,17 +60,16 @@ def check_places(pipeline: Pipeline, scripts: Mapping[str, MemoryScript], log: s
             with at_place(output.place):
                 existing_log(log, output.sink.topic).topic(output.sink.topic)
         if isinstance(output.sink, KafkaSink):
-            from millrace.spark.kafka_transactions import Transactions  # its packages are optional
-
-            with at_place(output.place):
-                Transactions(output.sink, pipeline.name).topic_id()
+            _check_topic(output.sink, pipeline.name, output.place)
+    if pipeline.dead_letters is not None:
+        _check_topic(pipeline.dead_letters, pipeline.name, pipeline.place)
     for table in tables_of(pipeline.streams).values():
         if table.path is not None and not Path(table.path).is_file():
             raise NotFoundError(
                 f"table {table.name!r}: there is no file {table.path}", "check its path=", pipeline.place
             )
     for source in pipeline.sources:
-        if source.kind in ("log", KAFKA) or dict(source.options).get("format") == "json":
+        if is_json(source):
             with at_place(source.place):
                 JsonDecoder(source.value_schema)
         if source.kind == "files":
@@ -74,3 +84,18 @@ def check_places(pipeline: Pipeline, scripts: Mapping[str, MemoryScript], log: s
                 opened(remember(source)).topics()
         elif source.reader is None and source.name not in scripts:
             raise refuse(f"source {source.name!r} has no rows to read; give it a script", source.place)
+
+
+def is_json(source: Source) -> bool:
+    """Whether the values of a source are JSON."""
+    format = dict(source.options).get(FORMAT)
+    if source.kind == KAFKA:
+        return format in (None, JSON_SCHEMA)
+    return source.kind == "log" or format == JSON
+
+
+def _check_topic(sink: KafkaSink, pipeline: str, place: Place) -> None:
+    from millrace.spark.kafka_transactions import Transactions  # its packages are optional
+
+    with at_place(place):
+        Transactions(sink, pipeline).topic_id()

@@ -13,7 +13,7 @@ from millrace.model.arrow import arrow_schema
 from millrace.model.stream import Source
 from millrace.sources.arrived import Arrived, arrived_in
 from millrace.sources.bundle import LOGGED
-from millrace.sources.looked import Looked, look
+from millrace.sources.looked import Looked
 from millrace.spark.crash import reach
 from millrace.spark.envelope import reported
 from millrace.spark.marks import CONTROL, OFFSET, ORIGIN
@@ -55,7 +55,7 @@ def rows_of(source: Source, task: Task, counts: bool = True) -> Iterator[pa.Reco
     for _, split in task.splits:
         bundle = split.read()
         arrived += arrived_in(bundle)
-        looked += look(bundle, source.value_schema)
+        looked += decoder.look(bundle)
         aside = Letters(source.name, bundle, split)
         rows, places = decoded(decoder, aside)
         letters += aside.rows

@@ -32,9 +32,10 @@ def writer_of(
         case TopicSink(topic):
             return TopicWriter(log, topic, pipeline, generation)
         case KafkaSink():
-            from millrace.spark.kafkasink import KafkaWriter  # its packages are optional
+            from millrace.spark.kafka_records import AnswerRecords  # its packages are optional
+            from millrace.spark.kafkasink import KafkaWriter
 
-            return KafkaWriter(sink, id, of, pipeline, sent, generation)
+            return KafkaWriter(sink, id, AnswerRecords(sink, of), pipeline, sent, generation)
         case ObjectSink(writer):
             return ObjectWriter(writer, id, sent)
         case never:

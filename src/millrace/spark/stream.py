@@ -42,7 +42,7 @@ from millrace.spark.job import DEFAULT_LATENCY, Job
 from millrace.spark.letters import LetterWriter
 from millrace.spark.messages import FROM_SHARD
 from millrace.spark.native_changes import through_spark
-from millrace.spark.outputs import check_places, of_views, writers_of
+from millrace.spark.outputs import check_places, dead_writer_of, of_views, writers_of
 from millrace.spark.progress import BatchProgress
 from millrace.spark.session import labels_of, streaming
 from millrace.spark.settled import settled
@@ -80,11 +80,14 @@ class StreamRun:
         on_batch: OnBatch | None,
         silent: Collection[str],
         staged: bool,
+        to_topic: Writer | None = None,
     ) -> None:
         """Everything except Spark's query and the lock of the checkpoint, which `start` adds."""
         self._pipeline, self._plan, self._checkpoint, self._delivery = pipeline, plan, checkpoint, delivery
         self._views, self._writers, self._letters = views, writers, letters
         self._on_batch, self._silent, self._staged = on_batch, silent, staged
+        self._to_topic = to_topic
+        """Writes the dead letters to a topic of Kafka; None if there is none."""
         self._dead = 0
         """The number of dead letters of the last micro-batch."""
         self._written: set[str] = set()
@@ -171,7 +174,8 @@ class StreamRun:
         for logged in (self._checkpoint.offsets(batch), self._checkpoint.offsets(batch).parent):
             sync(logged)
         digest = digest_of(self._checkpoint.offsets(batch))
-        self._delivery.deliver(batch, digest, gathered.answers, [*self._writes(), self._write_letters(gathered)])
+        writes = [*self._writes(), *self._write_letters(gathered)]
+        self._delivery.deliver(batch, digest, gathered.answers, writes)
         if (timers := gathered.timers()) is not None:
             Timers(self._checkpoint.timers).write(*timers)
         if any(map(keeps_late, self._plan.stages)):
@@ -202,13 +206,22 @@ class StreamRun:
         writer.write(answers[output].slice(0, 0) if output in self._silent else answers[output], commit, once)
         self._written.add(output)
 
-    def _write_letters(self, gathered: Gathered) -> Write:
-        """Dead letters are written once, whatever the guarantee skips or repeats."""
+    def _write_letters(self, gathered: Gathered) -> Iterator[Write]:
+        """Dead letters are written once, whatever the guarantee skips or repeats: to the box, and to their topic.
+
+        A replay meets records that were sent to the topic before, so it sends none.
+        """
 
         def write(answers: Answers, commit: Commit, once: bool) -> None:
             self._dead = self._letters.write(gathered.dead_letters, commit.batch, self._staged)
 
-        return write
+        def send(answers: Answers, commit: Commit, once: bool) -> None:
+            assert self._to_topic is not None
+            self._to_topic.write(gathered.dead_letters, commit, once=True)
+
+        yield write
+        if self._to_topic is not None and not self._staged:
+            yield send
 
 
 def start(
@@ -266,7 +279,8 @@ def start(
         writers = writers_of(pipeline, log, kept.folder, generation, staged)
         letters = LetterWriter(box_of(kept.folder.parent, pipeline.name), plan, log, opened.id, kept.folder)
         delivery = Delivery(pipeline.name, opened.id, promised, kept.begun)
-        run = StreamRun(pipeline, plan, kept, delivery, views, writers, letters, on_batch, silent, staged)
+        to_topic = dead_writer_of(pipeline, kept.folder, generation)
+        run = StreamRun(pipeline, plan, kept, delivery, views, writers, letters, on_batch, silent, staged, to_topic)
         packed = job.pack()
         session = streaming(spark, job.shards)
         frame = read_messages(session, packed, stream=True)

@@ -6,6 +6,7 @@ rows for which an expression has no value, become dead letters; the others are p
 
 import json
 import time
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 from millrace.edge.connection import ROW_ERRORS, ROW_NUMBER
 from millrace.edge.decode import JsonDecoder, Misfit, look_like_objects
 from millrace.edge.fused import Fused, IsLate, columns_read
-from millrace.edge.records import RecordDecoder
+from millrace.edge.records import RecordDecoder, text_of
 from millrace.edge.taken import Taken
 from millrace.formats.texts import SPACES
 from millrace.model.arrow import arrow_type
@@ -42,7 +43,7 @@ from millrace.plan.plan import Stage
 from millrace.plan.stages import from_source
 from millrace.sources.arrived import Arrived, arrivals, arrived_in
 from millrace.sources.bundle import LOGGED, Bundle, Split, Times
-from millrace.sources.looked import Looked, combined, look
+from millrace.sources.looked import Looked, combined
 from millrace.spark.answers import as_answers
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.messages import DEAD, DEAD_LETTERS, NO_STAGE, PARTIALS, ROWS, Message, TaskReport
@@ -87,11 +88,12 @@ class Letters:
         if (place, output) in self.places:
             return
         self.places.add((place, output))
-        if self.bundle.texts is not None:
-            value = self.bundle.texts[place].as_py()
+        if self.bundle.texts is not None or self.bundle.encoded is not None:
+            value = text_of(self.bundle, place)
         else:
             self.whole = self.split.read().rows if self.whole is None else self.whole
             value = json.dumps(self.whole.slice(place, 1).to_pylist()[0], default=str)  # type: ignore[union-attr]
+        value = None if value is None else value.strip(SPACES)
         self.rows.append(
             {
                 "source": self.source,
@@ -102,9 +104,15 @@ class Letters:
                 "problem": problem,
                 "reason": reason,
                 "hint": hint,
-                "value": None if value is None else value.strip(SPACES),
+                "value": value,
+                "raw": self._raw(place, value),
             }
         )
+
+    def _raw(self, place: int, value: str | None) -> str | None:
+        """The bytes of a record in base 64, if the source has them and they are not those of its text."""
+        raw = None if self.bundle.raw is None else self.bundle.raw[place].as_py()
+        return None if raw is None or (value is not None and raw == value.encode()) else b64encode(raw).decode()
 
 
 class FusedReader:
@@ -136,7 +144,7 @@ class FusedReader:
             bundle = split.read(self._readers[number].wanted)
             source = self._job.sources[number]
             arrived.append({source.name: arrived_in(bundle)})
-            looks.append({source.name: look(bundle, source.value_schema)})
+            looks.append({source.name: self._readers[number].look(bundle)})
             before = self._readers[number].by_shape
             letters += self._readers[number].take(bundle, split, sent, now, watermarks)
             by_shape[source.name] += self._readers[number].by_shape - before
@@ -205,6 +213,10 @@ class Reading:
         """How many records have been decoded by shape."""
         return self._decoder.by_shape
 
+    def look(self, bundle: Bundle) -> Looked:
+        """Look at the fields of the first records of a bundle."""
+        return self._decoder.look(bundle)
+
     def take(
         self, bundle: Bundle, split: Split, sent: dict[int, Sent], now: int = 0,
         watermarks: Mapping[int, int] | None = None,
@@ -218,7 +230,7 @@ class Reading:
         for taker in self._takers:
             taker.judge_by((watermarks or {}).get(taker.number))
         letters, logged = Letters(self._named, bundle, split), pa.array(bundle.log_times(now))
-        is_json = bundle.rows is None and bundle.cells is None and bundle.metadata is None
+        is_json = bundle.texts is not None and bundle.cells is None and bundle.metadata is None
         if not (is_json and self._is_clean and self._take_at_once(bundle.texts, logged, sent)):
             self._take_rows(*decoded(self._decoder, letters), logged, sent, letters)
         self._is_clean = not letters.rows
