@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import threading
 import time
@@ -14,6 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 from typer.testing import CliRunner
 
 from brokers import Kafka
+from millrace.background import process
 from millrace.broker import broker, jars
 from millrace.cli import app
 from millrace.model.errors import ConflictError, CorruptError, MachineError, NotFoundError
@@ -40,9 +42,8 @@ def test_a_broker_listens_on_this_machine_only(kafka_: Kafka) -> None:
 
 
 def _kill(kafka_: Kafka) -> None:
-    killed = broker._STARTED.pop(kafka_.broker.pid)
-    killed.kill()
-    killed.wait()
+    os.kill(kafka_.broker.pid, signal.SIGKILL)
+    process.reap(kafka_.broker.pid)
 
 
 def test_records_outlive_a_killed_broker(tmp_path: Path, kafka_: Kafka) -> None:

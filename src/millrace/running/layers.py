@@ -40,7 +40,7 @@ _NEWEST = "millrace_newest_"
 def run_batch_layer(console: Console, pipeline: Pipeline, home: Locations) -> str:
     """Extend the archive and recompute the windows that are over; returns the outcome in a line."""
     check_layers(pipeline)
-    with told_to_end() as told, Lease(pipeline.name, home.master) as lease:
+    with told_to_end() as told, Lease(pipeline.name, home.master, conf=home.conf) as lease:
         return compute_batch_layer(typed(pipeline, home, lease), home, lease, told)
 
 

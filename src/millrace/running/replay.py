@@ -59,7 +59,7 @@ def replay(
     """
     check_answers(pipeline)
     check_places(pipeline, {}, home.log)
-    lease = Lease(pipeline.name, home.master)
+    lease = Lease(pipeline.name, home.master, conf=home.conf)
     with told_to_end() as told, closing(open_store(home.store)) as store, lease:
         _check_resend(pipeline, home, resend)
         return _replay(console, store, typed(pipeline, home, lease), home, how, lease, told, bool(resend))

@@ -22,6 +22,7 @@ from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import PlanSettings, compile
 from millrace.sources.memory import MemoryScript
 from millrace.spark.envelope import reported
+from millrace.spark.executors import prepare
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import Gathered, gather
 from millrace.spark.inputs import read_messages
@@ -52,13 +53,15 @@ def run(
     fuse: bool = True,
     shards: int | None = None,
     on_tasks: OnTasks | None = None,
+    scratch: Path | None = None,
 ) -> Gathered:
     """Compute a pipeline once; the answers replace the rows of its views and sinks. Topics append them."""
     pipeline = settled(spark, pipeline)
     writers = writers_of(pipeline, log, None)
     gathered = collect(
-        spark, pipeline, log=log, lookups=lookups, scripts=scripts, fuse=fuse, shards=shards, on_tasks=on_tasks
-    )
+        spark, pipeline, log=log, lookups=lookups, scripts=scripts, fuse=fuse, shards=shards, on_tasks=on_tasks,
+        scratch=scratch,
+    )  # fmt: skip
     if views is not None and pipeline.views:
         views.replace(of_views(pipeline, gathered.answers))
     for name, writer in writers.items():
@@ -78,13 +81,18 @@ def collect(
     fuse: bool = True,
     shards: int | None = None,
     on_tasks: OnTasks | None = None,
+    scratch: Path | None = None,
 ) -> Gathered:
-    """Compute a pipeline once and return its answers."""
+    """Compute a pipeline once and return its answers.
+
+    A folder of its own in `scratch` holds what tasks read beside the sources; by default one of this machine.
+    """
     given = scripts or {}
     check_places(pipeline, given, log)
+    prepare(spark, pipeline, [] if scratch is None else [scratch])
     labels = labels_of(shards or spark.sparkContext.defaultParallelism)
     plan = compile(settled(spark, pipeline), PlanSettings(len(labels), fuse))
-    with TemporaryDirectory(prefix="millrace-batch-") as folder:
+    with TemporaryDirectory(prefix="millrace-batch-", dir=scratch) as folder:
         job = Job(plan, labels, folder, str(Path(log).absolute()), scripts=given, lookups=lookups or {})
         packed = job.pack()
         session = streaming(spark, job.shards)

@@ -33,6 +33,7 @@ from millrace.sources.memory import MemoryScript
 from millrace.spark.checkpoint import Checkpoint
 from millrace.spark.clock import JumpDetector, seconds_elapsed
 from millrace.spark.damage import state_damage
+from millrace.spark.executors import prepare
 from millrace.spark.failure import plain_error
 from millrace.spark.gate import passing
 from millrace.spark.gather import Gathered, gather
@@ -247,6 +248,7 @@ def start(
     promised = parse_guarantee(guarantee)
     given = scripts or {}
     check_places(pipeline, given, log)
+    prepare(spark, pipeline, [Path(checkpoint)])
     pipeline = settled(spark, pipeline)
     period = None if interval is None else parse_duration(interval, "interval")
     if until_caught_up and period is not None:
