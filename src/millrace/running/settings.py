@@ -69,6 +69,8 @@ class StreamOptions:
     """For how long trouble of the machine is waited out."""
     from_here: bool = False
     """Whether new outputs start with the records that come next."""
+    rescales: bool = False
+    """Whether the checkpoint, a copy of a savepoint, may get another number of shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,5 +151,6 @@ class Settings:
         """The options of the stream."""
         retry = self.retry if self.retry is not None else "0s" if self.until_caught_up else _RETRY
         return StreamOptions(
-            self.guarantee, self.interval, self.until_caught_up, self.shards, self.latency, retry, self.from_here
-        )
+            self.guarantee, self.interval, self.until_caught_up, self.shards, self.latency, retry, self.from_here,
+            rescales=self.from_savepoint is not None,
+        )  # fmt: skip
