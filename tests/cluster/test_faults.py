@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -11,8 +13,8 @@ from typing import Any
 import pytest
 
 from brokers import Kafka
-from clusters import LocalCluster, until
-from kills import Process, kill
+from clusters import CONF, LocalCluster, until
+from kills import PATIENCE, Process, kill
 from millrace.views.store import open_store
 from postgres import Postgres
 
@@ -40,6 +42,31 @@ once = events.event_time("at", delay="1h").dedup("id", within="1h").map(held, "v
 totals = once.group_by("k").window(window.fixed("1m"), lateness="1h").trigger(on.each()).retracting()
 pipeline = Pipeline("faults", views={{"totals": totals.aggregate(n=agg.count(), total=agg.sum("v"))}})
 """
+CHECKED = """
+import sys
+from pathlib import Path
+
+from millrace.model.errors import ConflictError
+from millrace.running.load import load
+from millrace.spark import session
+from millrace.spark.executors import check_executors
+
+master, file, folder, *conf = sys.argv[1:]
+spark = session.start("checked", master, Path(folder, "checked.log"), dict(each.split("=", 1) for each in conf))
+right = spark.sparkContext.pythonExec
+for python, shared in (("/nowhere/python", folder), (sys._base_executable, folder), (right, "/proc/self")):
+    spark.sparkContext.pythonExec = python
+    try:
+        check_executors(spark, [Path(folder), Path(shared)])
+    except ConflictError as error:
+        print(error)
+spark.sparkContext.pythonExec = right
+run = load(Path(file)).run(mode="batch", spark=spark, store=f"{folder}/batch.db", checkpoint=f"{folder}/batch")
+run.wait()
+print(run.summary)
+session.stop(spark)
+"""
+"""What is wrong with executors is told; then a batch on the same session."""
 Totals = dict[tuple[str, str], tuple[int, int]]
 
 
@@ -151,7 +178,11 @@ def test_a_run_is_exact_whatever_is_killed(
     world.run.tell(2)
     world.run.wait()
 
-    again = tmp_path / "batch"
-    batch = ["--mode", "batch", "--store", str(again / "views.db"), "--checkpoint", str(again / "c")]
-    Process(world.file, [*batch, *cluster_.options()], master=cluster_.url).wait()
-    assert view(str(again / "views.db")) == world.expected()
+    checked = [sys.executable, "-c", CHECKED, cluster_.url, str(world.file), str(tmp_path), *CONF]
+    said = subprocess.run(checked, capture_output=True, text=True, timeout=PATIENCE, check=True, cwd=tmp_path).stdout
+    lacks_program, lacks_millrace, not_shared, done = said.splitlines()
+    assert "of an executor has no program /nowhere/python; give executors the same environment" in lacks_program
+    assert "of an executor has no millrace; give executors the same environment" in lacks_millrace
+    assert "does not share the folder /proc/self with this machine; mount one file system" in not_shared
+    assert done.startswith("done:")
+    assert view(str(tmp_path / "batch.db")) == world.expected()

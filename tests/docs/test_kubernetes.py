@@ -46,7 +46,7 @@ def test_the_command_is_accepted_on_a_cluster() -> None:
         conf=parsed_conf(given["conf"]), shared=given["shared"],
     )  # fmt: skip
     plays = kafka("kafka://broker:9092/plays", "k STRING")
-    counted = plays.window(window.all_time()).trigger(on.each()).aggregate(n=agg.count())
+    counted = plays.window(window.all_time()).trigger(on.each()).accumulating().aggregate(n=agg.count())
     assert list(misplaced(Pipeline("charts", views={"counts": counted}), settings.home("charts"))) == []
     cores = int(settings.conf["spark.executor.instances"]) * int(settings.conf["spark.executor.cores"])
     assert settings.shards == cores

@@ -1,6 +1,7 @@
 """A savepoint goes on in another number of shards, with the same answers."""
 
 import json
+import os
 import random
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +16,7 @@ from millrace.views.store import open_store
 PIPELINE = """
 from millrace import Pipeline, agg, files, on, window
 
-plays = files("in", "id BIGINT, user STRING, track STRING, ms DOUBLE, at TIMESTAMP", per_batch=1)
+plays = files("FOLDER", "id BIGINT, user STRING, track STRING, ms DOUBLE, at TIMESTAMP", per_batch=1)
 timed = plays.event_time("at", delay="30s")
 often = timed.group_by("track").window(window.fixed("1m"), lateness="10m")
 often = often.trigger(on.watermark(early=on.each(), late=on.each())).retracting()
@@ -42,21 +43,24 @@ VIEWS = ("often", "closed", "visits", "fives", "once", "paired", "here", "sums")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").mkdir()
-    (tmp_path / "elastic.py").write_text(PIPELINE)
+    (tmp_path / "elastic.py").write_text(PIPELINE.replace("FOLDER", str(tmp_path / "in")))
     return tmp_path
 
 
-def arrive(folder: Path, number: int) -> None:
-    """One more file of records, some of which came before."""
-    draw = random.Random(number)
-    lines = []
-    for _ in range(80):
-        second = max(0, number * 25 + draw.randrange(-40, 25))
-        at = f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z"
-        row = {"id": draw.randrange(60 * number + 60), "user": f"user {draw.randrange(9)}", "at": at}
-        more = {"track": f"track {draw.randrange(7)}", "ms": draw.choice([0.0, -0.0, 0.1, 70.0])}
-        lines.append(json.dumps(row | more))
-    (folder / "in" / f"{number:03}.json").write_text("\n".join(lines))
+def arrive(folder: Path, *numbers: int) -> None:
+    """More files of records, some of which came before."""
+    for number in numbers:
+        draw = random.Random(number)
+        lines = []
+        for _ in range(80):
+            second = max(0, number * 25 + draw.randrange(-40, 25))
+            at = f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z"
+            row = {"id": draw.randrange(60 * number + 60), "user": f"user {draw.randrange(9)}", "at": at}
+            more = {"track": f"track {draw.randrange(7)}", "ms": draw.choice([0.0, -0.0, 0.1, 70.0])}
+            lines.append(json.dumps(row | more))
+        path = folder / "in" / f"{number:03}.json"
+        path.write_text("\n".join(lines))
+        os.utime(path, (number, number))
 
 
 def called(*arguments: str) -> str:
@@ -78,45 +82,38 @@ def saved(checkpoint: str, name: str) -> str:
     return called("savepoint", "elastic.py", name, "--checkpoint", checkpoint, "--store", "moved.db").strip()
 
 
-def test_two_shards_become_five_become_one(one_spark: None, folder: Path) -> None:
-    before: list[str] = []
-    for step, (shards, checkpoint) in enumerate([(2, "a/c"), (5, "b/c"), (1, "c/c")]):
-        for number in (2 * step, 2 * step + 1):
-            arrive(folder, number)
-        options = ["--shards", str(shards), *(["--from-savepoint", before[-1]] if before else [])]
-        run(checkpoint, "moved.db", *options)
-        run("same/c", "same.db", "--shards", "2")
-        assert rows("moved.db") == rows("same.db")
-        run(checkpoint, "moved.db")  # once more, from the checkpoint itself
-        assert rows("moved.db") == rows("same.db")
-        before.append(saved(checkpoint, str(step)))
-    assert all(rows("moved.db").values())
-    assert len(json.loads((folder / "c/c/millrace.json").read_text())["labels"]) == 1
-    history = Checkpoint(folder / "c/c").history()
-    assert history is not None
-    assert history.done >= 5
-
-
-def test_a_batch_in_progress_is_run_again_in_other_shards(one_spark: None, folder: Path) -> None:
-    for number in range(2):
-        arrive(folder, number)
-    for store, checkpoint in (("moved.db", "a/c"), ("same.db", "same/c")):
-        run(checkpoint, store, "--shards", "2")
+def test_state_goes_on_in_other_numbers_of_shards(one_spark: None, folder: Path) -> None:
+    """With half open windows, sessions, groups of a count, dedups, joins and stages in the same and in other shards."""
+    arrive(folder, 0, 1)
+    run("a/c", "moved.db", "--shards", "2")
     _forget_last_commit(folder / "a/c")
-    savepoint = saved("a/c", "1")
-    run("b/c", "moved.db", "--from-savepoint", savepoint, "--shards", "3")
+    saved_a = saved("a/c", "a")
+    arrive(folder, 2, 3)
+    run("b/c", "moved.db", "--from-savepoint", saved_a, "--shards", "5")
+    saved_b = saved("b/c", "b")
+    arrive(folder, 4)
+    run("c/c", "moved.db", "--from-savepoint", saved_b, "--shards", "1")
+    _forget_last_commit(folder / "c/c")  # the first one after the handover
+    saved_c = saved("c/c", "c")
+    arrive(folder, 5, 6)
+    run("d/c", "moved.db", "--from-savepoint", saved_c, "--shards", "3")
+    history = Checkpoint(folder / "d/c").history()
+    assert history is not None
+    assert (history.done, history.committed) == (6, 6)  # as many as there are files
+    run("same/c", "same.db", "--shards", "2")
     assert rows("moved.db") == rows("same.db")
-    arrive(folder, 2)
-    run("b/c", "moved.db")
-    run("same/c", "same.db")
-    assert rows("moved.db") == rows("same.db")
-    # A savepoint of it, of which nothing was run yet, goes on in other shards again.
-    _forget_last_commit(folder / "b/c")
-    run("d/c", "moved.db", "--from-savepoint", saved("b/c", "2"), "--shards", "2")
-    arrive(folder, 3)
-    run("d/c", "moved.db")
-    run("same/c", "same.db")
-    assert rows("moved.db") == rows("same.db")
+    assert all(rows("moved.db").values())
+    for checkpoint, shards in (("a/c", 2), ("b/c", 5), ("c/c", 1), ("d/c", 3)):
+        assert len(json.loads((folder / checkpoint / "millrace.json").read_text())["labels"]) == shards
+
+    options = ["run", "elastic.py", "--checkpoint", "d/c", "--store", "moved.db"]
+    refused = CliRunner().invoke(app, [*options, "--shards", "4"])
+    assert refused.exit_code == 6
+    assert "--from-savepoint FOLDER --shards 4" in refused.output
+    (folder / "d/c/.handing-over").touch()
+    refused = CliRunner().invoke(app, options)
+    assert refused.exit_code == 5
+    assert "its start from a savepoint was interrupted; remove its folder" in refused.output
 
 
 def _forget_last_commit(checkpoint: Path) -> None:
@@ -125,17 +122,3 @@ def _forget_last_commit(checkpoint: Path) -> None:
     last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
     for name in (str(last), f".{last}.crc"):
         (commits / name).unlink(missing_ok=True)
-
-
-def test_another_number_without_a_savepoint_is_refused_with_the_way(one_spark: None, folder: Path) -> None:
-    arrive(folder, 0)
-    run("a/c", "moved.db", "--shards", "2")
-    refused = CliRunner().invoke(
-        app, ["run", "elastic.py", "--checkpoint", "a/c", "--store", "moved.db", "--shards", "3"]
-    )
-    assert refused.exit_code == 6
-    assert "--from-savepoint FOLDER --shards 3" in refused.output
-    (folder / "a/c/.handing-over").touch()
-    refused = CliRunner().invoke(app, ["run", "elastic.py", "--checkpoint", "a/c", "--store", "moved.db"])
-    assert refused.exit_code == 5
-    assert "its start from a savepoint was interrupted; remove its folder" in refused.output

@@ -92,8 +92,8 @@ def test_a_run_is_refused_before_spark_starts(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "in").mkdir()
     (tmp_path / "charts.py").write_text(
         "from millrace import Pipeline, agg, files, on, window\n"
-        "n = files('in', 'k STRING').window(window.all_time()).trigger(on.each()).aggregate(n=agg.count())\n"
-        "charts = Pipeline('charts', views={'counts': n})\n"
+        "rows = files('in', 'k STRING').window(window.all_time()).trigger(on.each()).accumulating()\n"
+        "charts = Pipeline('charts', views={'counts': rows.aggregate(n=agg.count())})\n"
     )
     for mode in ("micro-batch", "batch"):
         done = CliRunner().invoke(app, ["run", "charts.py", "--master", AWAY, "--mode", mode])
