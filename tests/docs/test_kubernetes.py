@@ -48,5 +48,6 @@ def test_the_command_is_accepted_on_a_cluster() -> None:
     plays = kafka("kafka://broker:9092/plays", "k STRING")
     counted = plays.window(window.all_time()).trigger(on.each()).accumulating().aggregate(n=agg.count())
     assert list(misplaced(Pipeline("charts", views={"counts": counted}), settings.home("charts"))) == []
-    cores = int(settings.conf["spark.executor.instances"]) * int(settings.conf["spark.executor.cores"])
+    conf = settings.conf or {}
+    cores = int(conf["spark.executor.instances"]) * int(conf["spark.executor.cores"])
     assert settings.shards == cores

@@ -156,7 +156,7 @@ def run(
     with plain_mistakes():
         settings = Settings(
             mode, layer, checkpoint, log, store, guarantee, interval, latency, until_caught_up, retry, from_savepoint,
-            from_here, shards, master, parsed_conf(conf), shared or (),
+            from_here, shards, master, parsed_conf(conf), shared,
         )  # fmt: skip
         if watch:
             arguments = [each for each in sys.argv[1:] if each != "--watch"]
@@ -242,7 +242,7 @@ def replay(
         loaded = load(file, pipeline)
         settings = Settings(
             checkpoint=checkpoint, log=log, store=store, latency=latency, shards=shards, master=master,
-            conf=parsed_conf(conf), shared=shared or (),
+            conf=parsed_conf(conf), shared=shared,
         )  # fmt: skip
         home = settings.home(loaded.name, called(file, pipeline))
         with home.named():

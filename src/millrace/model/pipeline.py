@@ -192,7 +192,7 @@ class Pipeline:
         shards: int | None = None,
         master: str = "local[*,4]",
         conf: Mapping[str, str] | None = None,
-        shared: Sequence[str | Path] = (),
+        shared: Sequence[str | Path] | None = None,
         spark: "SparkSession | None" = None,
     ) -> "Run":
         """Run the pipeline on Spark, in the background of this process; returns as soon as it has started.
@@ -208,7 +208,7 @@ class Pipeline:
 
         settings = Settings(
             mode, layer, checkpoint, log, store, guarantee, interval, latency, until_caught_up, retry, from_savepoint,
-            from_here, shards, master, conf or {}, shared,
+            from_here, shards, master, conf, shared,
         )  # fmt: skip
         return start(self, settings, spark)
 

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from millrace.eventlog.topics import DEFAULT_LOG
@@ -98,9 +98,9 @@ class Settings:
     """Whether a view or sink that is new to the checkpoint starts with the records that come next."""
     shards: int | None = None
     master: str = _MASTER
-    conf: Mapping[str, str] = field(default_factory=dict)
+    conf: Mapping[str, str] | None = None
     """Settings of Spark, such as spark.executor.memory."""
-    shared: Sequence[str | Path] = ()
+    shared: Sequence[str | Path] | None = None
     """Folders that all machines of the cluster have at the same path."""
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class Settings:
             isinstance(self.shards, bool) or not isinstance(self.shards, int) or self.shards < 1
         ):
             raise PipelineError(f"shards is a whole number of at least 1, not {shown(self.shards)}")
-        for name, value in self.conf.items():
+        for name, value in (self.conf or {}).items():
             if not isinstance(name, str) or not name.startswith("spark.") or not isinstance(value, str):
                 raise PipelineError(
                     f"conf has settings of Spark as text, such as spark.executor.memory, not {shown(name)}"
@@ -143,7 +143,8 @@ class Settings:
         for each in fields(self):
             if each.name in ("checkpoint", "log", "store") and getattr(self, each.name) != each.default:
                 arguments += [f"--{each.name}", str(getattr(self, each.name))]
-        conf, shared = tuple(sorted(self.conf.items())), tuple(Path(each).absolute() for each in self.shared)
+        conf = tuple(sorted((self.conf or {}).items()))
+        shared = tuple(Path(each).absolute() for each in self.shared or ())
         return Locations(Path(self.log), str(self.store), checkpoint, self.master, conf, shared, shlex.join(arguments))
 
     @property

@@ -50,6 +50,7 @@ def _start(pipeline: Pipeline, home: Locations, settings: Settings, spark: "Spar
     savepoint = None if settings.from_savepoint is None else Path(settings.from_savepoint)
     if settings.layer == "batch":
         check_layers(pipeline)
+        check_placement(pipeline, home)
     elif settings.mode == "batch":
         check_placement(pipeline, home)
         check_places(pipeline, {}, home.log)

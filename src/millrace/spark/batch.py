@@ -28,6 +28,7 @@ from millrace.spark.gather import Gathered, gather
 from millrace.spark.inputs import read_messages
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.letters import LetterWriter
+from millrace.spark.master import Reach, reach_of
 from millrace.spark.messages import FROM_SHARD, MESSAGE, Message
 from millrace.spark.native_changes import through_spark
 from millrace.spark.outputs import check_places, of_views, writers_of
@@ -85,14 +86,15 @@ def collect(
 ) -> Gathered:
     """Compute a pipeline once and return its answers.
 
-    A folder of its own in `scratch` holds what tasks read beside the sources; by default one of this machine.
+    A folder of its own holds what tasks read beside the sources; on a cluster, it is in `scratch`, if that is given.
     """
     given = scripts or {}
     check_places(pipeline, given, log)
+    is_local = reach_of(spark.sparkContext.master or "") is Reach.LOCAL
     prepare(spark, pipeline, [] if scratch is None else [scratch])
     labels = labels_of(shards or spark.sparkContext.defaultParallelism)
     plan = compile(settled(spark, pipeline), PlanSettings(len(labels), fuse))
-    with TemporaryDirectory(prefix="millrace-batch-", dir=scratch) as folder:
+    with TemporaryDirectory(prefix="millrace-batch-", dir=None if is_local else scratch) as folder:
         job = Job(plan, labels, folder, str(Path(log).absolute()), scripts=given, lookups=lookups or {})
         packed = job.pack()
         session = streaming(spark, job.shards)

@@ -86,8 +86,14 @@ def check_executors(spark: SparkSession, folders: Sequence[Path]) -> None:
 
 
 def wait_for_executors(spark: SparkSession) -> None:
-    """Wait until executors are there: as many as were asked for or, if that is not known, as come."""
-    asked = spark.sparkContext.getConf().get("spark.executor.instances")
+    """Wait until executors are there: as many as were asked for or, if that is not known, as come.
+
+    With dynamic allocation, none comes before there is something to do.
+    """
+    conf = spark.sparkContext.getConf()
+    if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        return
+    asked = conf.get("spark.executor.instances")
     deadline = time.monotonic() + _PATIENCE
     many, since = 0, time.monotonic()
     while True:

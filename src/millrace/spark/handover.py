@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from millrace.eventlog.durable import sync, write_whole
 from millrace.eventlog.sealed import sealed
+from millrace.model.errors import AGAIN, CorruptError
 from millrace.panes import blobs
 from millrace.panes.advance import PaneState
 from millrace.panes.dividing import divided_joins, divided_panes
@@ -117,7 +118,8 @@ def _divided(plan: Plan, stage: Stage, stored: Sequence[Blobs], shards: int) -> 
         made = divided_joins([_state(JoinState, each) for each in stored], keys, shards)
     else:
         made = divided_panes([_state(PaneState, each) for each in stored], keys, shards)
-    assert len(times) == 1, "all shards of a stage observe the same event times"
+    if len(times) > 1:  # all shards of a stage observe the same event times
+        raise CorruptError("the shards of the state are not from the same micro-batch", AGAIN)
     (time,) = times
     kept = made[:1] if keys is None else made  # a dedup and what follows it run in the first shard
     return [{**blobs.write(None, state, HANDOVER)[1].put, TIME: time} for state in kept]
