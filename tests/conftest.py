@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 import brokers
+import clusters
 import kills
 import postgres as servers
 import quick_java
@@ -109,6 +110,13 @@ def postgres() -> Iterator[servers.Postgres]:
 def kafka_() -> Iterator[brokers.Kafka]:
     """The one Kafka of all tests in this process."""
     with brokers.running() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def cluster_(java: None) -> Iterator[clusters.LocalCluster]:
+    """The one Spark cluster of all tests in this process; a test that kills a part of it starts that again."""
+    with clusters.running() as started:
         yield started
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import threading
 import time
@@ -14,35 +15,23 @@ from confluent_kafka import Consumer, TopicPartition
 from typer.testing import CliRunner
 
 from brokers import Kafka
+from listening import LOOPBACK, listening_on
+from millrace.background import process
 from millrace.broker import broker, jars
 from millrace.cli import app
 from millrace.model.errors import ConflictError, CorruptError, MachineError, NotFoundError
 from millrace.spark.java import java_in
 
 
-def listening_on(pid: int) -> set[str]:
-    """The local addresses on which a process listens."""
-    sockets = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()}
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
-                found.add(fields[1].rpartition(":")[0])
-    return found
-
-
 def test_a_broker_listens_on_this_machine_only(kafka_: Kafka) -> None:
-    loopback = {"0100007F", "0000000000000000FFFF00000100007F"}
     found = listening_on(kafka_.broker.pid)
     assert found
-    assert found <= loopback
+    assert found <= LOOPBACK
 
 
 def _kill(kafka_: Kafka) -> None:
-    killed = broker._STARTED.pop(kafka_.broker.pid)
-    killed.kill()
-    killed.wait()
+    os.kill(kafka_.broker.pid, signal.SIGKILL)
+    process.reap(kafka_.broker.pid)
 
 
 def test_records_outlive_a_killed_broker(tmp_path: Path, kafka_: Kafka) -> None:

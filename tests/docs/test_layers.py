@@ -11,8 +11,8 @@ import millrace
 
 SOURCE = Path(__file__).parents[2] / "src" / "millrace"
 ORDER = [
-    "model", "formats", "eventlog", "sources", "panes", "edge", "plan", "letters", "spark", "broker", "views", "live",
-    "server", "client", "testing", "running", "demo", "cli",
+    "model", "formats", "eventlog", "sources", "panes", "edge", "plan", "letters", "spark", "background",
+    "broker", "cluster", "views", "live", "server", "client", "testing", "running", "demo", "cli",
 ]  # fmt: skip
 PUBLIC = ("__init__", "__main__", "agg", "on", "window")
 PURE = ("model", "panes", "plan", "live")

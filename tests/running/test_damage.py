@@ -187,7 +187,9 @@ def test_another_number_of_shards_is_refused_and_a_replay_takes_it(home: Locatio
         run_stream(QUIET, PIPELINE, home, five)
     assert caught.value.problem == f"checkpoint {home.checkpoint} has 1 shard, which its first run fixed"
     assert caught.value.advice == (
-        "leave --shards out, or compute it again from the log: millrace replay FILE --shards 5"
+        "leave --shards out; or go on from a savepoint: millrace savepoint FILE, then millrace run FILE "
+        "--checkpoint OTHER --from-savepoint FOLDER --shards 5; or compute it again from the log: "
+        "millrace replay FILE --shards 5"
     )
     replay(QUIET, PIPELINE, home, five)
     assert answers(home) == RIGHT

@@ -24,11 +24,17 @@ STARTED: list["Process"] = []
 class Process:
     """A pipeline that runs, and can be killed."""
 
-    def __init__(self, pipeline: Path, options: list[str], environment: Mapping[str, str] | None = None) -> None:
-        """Start it; its progress goes to a file."""
+    def __init__(
+        self,
+        pipeline: Path,
+        options: list[str],
+        environment: Mapping[str, str] | None = None,
+        master: str = "local[2,100]",
+    ) -> None:
+        """Start it; its progress goes to a file. By default a task may fail often, as its worker is killed often."""
         self.output = pipeline.parent / "output.txt"
         command = [sys.executable, "-m", "millrace", "run", str(pipeline), "--json", *options]
-        command += ["--master", "local[2,100]"]  # a task may fail often, as its worker is killed often
+        command += ["--master", master]
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
                 command, stdout=output, stderr=output, cwd=pipeline.parent, env={**os.environ, **(environment or {})},

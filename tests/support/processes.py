@@ -8,7 +8,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 _SHARED = {
-    "kafka": r"\bkafka_: Kafka\b",
+    "kafka": r"\bkafka_: Kafka\b|\bcluster_: LocalCluster\b",
     "spark": r"\bspark: SparkSession|\bone_spark\b|getfixturevalue\(\"spark\"\)",
     "kills": r"\bclean: Answers",
     "browser": r"\bbrowser: Browser|\bpage: Page\b",

@@ -8,6 +8,7 @@ import typer
 from millrace import __version__
 from millrace.cli import (
     backups,
+    cluster,
     dead,
     kafka,
     log,
@@ -71,6 +72,7 @@ for _panel, _commands in _PANELS.items():
         app.command(_name, rich_help_panel=_panel)(_command)
 app.add_typer(log.topics, name="topics", rich_help_panel="Records")
 app.add_typer(kafka.kafka, name="kafka", rich_help_panel="Records")
+app.add_typer(cluster.cluster, name="cluster", rich_help_panel="Pipelines")
 app.add_typer(dead.dead, name="dead", rich_help_panel="Pipelines")
 app.add_typer(views.views, name="views", rich_help_panel="Answers")
 app.add_typer(tokens.tokens, name="tokens", rich_help_panel="Answers")

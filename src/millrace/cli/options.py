@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from millrace.model.errors import Kind, MillraceError
+from millrace.model.errors import Kind, MillraceError, PipelineError
 from millrace.model.plain import visible
 from millrace.running.settings import Settings
 
@@ -51,6 +51,21 @@ CheckpointFolder = Annotated[
 CheckpointsFolder = Annotated[Path, typer.Option("--folder", help="The folder of the checkpoints.", metavar="FOLDER")]
 Master = Annotated[str, typer.Option(help="The master URL of the Spark to run on.", metavar="URL")]
 LOCAL = DEFAULTS.master
+Conf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf", metavar="NAME=VALUE", help="A setting of Spark, such as spark.executor.memory=4g; may be repeated."
+    ),
+]
+Shared = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--shared",
+        metavar="FOLDER",
+        help="A folder that all machines of the cluster have at the same path; may be repeated. Not needed for a "
+        "master on this machine.",
+    ),
+]
 
 
 EXIT_CODES = {
@@ -65,6 +80,15 @@ EXIT_CODES_HELP = (
     "Exit codes: 0 success; 1 a difference, or an unexplained failure; 2 a mistake in a pipeline or an option; "
     "3 not found; 4 a machine problem, such as a full disk; 5 damaged data; 6 a conflict with existing data."
 )
+
+
+def parsed_conf(given: list[str] | None) -> dict[str, str]:
+    """The settings of Spark that options give."""
+    pairs = [each.partition("=") for each in given or ()]
+    for name, equals, _ in pairs:
+        if not equals or not name.startswith("spark."):
+            raise PipelineError(f"--conf takes a setting of Spark, such as spark.executor.memory=4g, not {name!r}")
+    return {name: value for name, _, value in pairs}
 
 
 def called(file: Path, pipeline: str | None) -> list[str]:

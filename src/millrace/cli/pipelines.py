@@ -18,15 +18,18 @@ from millrace.cli.options import (
     STORE,
     CheckpointFolder,
     CheckpointsFolder,
+    Conf,
     LogPath,
     Master,
     PipelineFile,
     PipelineFiles,
     PipelineName,
     PipelineNames,
+    Shared,
     StoreUrl,
     called,
     exit_code,
+    parsed_conf,
     plain_mistakes,
 )
 from millrace.cli.serving import HOST, PORT, Host, Port, served_beside
@@ -57,7 +60,10 @@ Latency = Annotated[
 ]
 Shards = Annotated[
     int | None,
-    typer.Option(help="The number of shards of the state; the first run fixes it. Default: one for each core."),
+    typer.Option(
+        help="The number of shards of the state; the first run fixes it. Default: one for each core of this machine or "
+        "of the cluster."
+    ),
 ]
 
 
@@ -122,6 +128,8 @@ def run(
     ] = False,
     shards: Shards = None,
     master: Master = LOCAL,
+    conf: Conf = None,
+    shared: Shared = None,
     json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each micro-batch.")] = False,
     serve: Annotated[
         bool, typer.Option("--serve", help="Serve HTTP beside the run, as millrace serve does: see there.")
@@ -147,7 +155,7 @@ def run(
     with plain_mistakes():
         settings = Settings(
             mode, layer, checkpoint, log, store, guarantee, interval, latency, until_caught_up, retry, from_savepoint,
-            from_here, shards, master,
+            from_here, shards, master, parsed_conf(conf), shared,
         )  # fmt: skip
         if watch:
             arguments = [each for each in sys.argv[1:] if each != "--watch"]
@@ -218,6 +226,8 @@ def replay(
         ),
     ] = None,
     master: Master = LOCAL,
+    conf: Conf = None,
+    shared: Shared = None,
 ) -> None:
     """Compute the views of a changed pipeline again, from all records in the log.
 
@@ -229,7 +239,10 @@ def replay(
     """
     with plain_mistakes():
         loaded = load(file, pipeline)
-        settings = Settings(checkpoint=checkpoint, log=log, store=store, latency=latency, shards=shards, master=master)
+        settings = Settings(
+            checkpoint=checkpoint, log=log, store=store, latency=latency, shards=shards, master=master,
+            conf=parsed_conf(conf), shared=shared,
+        )  # fmt: skip
         home = settings.home(loaded.name, called(file, pipeline))
         with home.named():
             if rollback:

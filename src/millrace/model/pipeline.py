@@ -1,7 +1,7 @@
 """Pipelines: named views, and sinks."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -195,6 +195,8 @@ class Pipeline:
         from_here: bool = False,
         shards: int | None = None,
         master: str = "local[*,4]",
+        conf: Mapping[str, str] | None = None,
+        shared: Sequence[str | Path] | None = None,
         spark: "SparkSession | None" = None,
     ) -> "Run":
         """Run the pipeline on Spark, in the background of this process; returns as soon as it has started.
@@ -210,7 +212,7 @@ class Pipeline:
 
         settings = Settings(
             mode, layer, checkpoint, log, store, guarantee, interval, latency, until_caught_up, retry, from_savepoint,
-            from_here, shards, master,
+            from_here, shards, master, conf, shared,
         )  # fmt: skip
         return start(self, settings, spark)
 

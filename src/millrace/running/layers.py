@@ -27,6 +27,7 @@ from millrace.model.window import Calendar, Fixed, Sliding, all_time
 from millrace.running.archive import archive
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
+from millrace.running.placement import check_placement
 from millrace.running.preflight import serving
 from millrace.running.run import unless_told
 from millrace.running.settings import Locations
@@ -40,7 +41,8 @@ _NEWEST = "millrace_newest_"
 def run_batch_layer(console: Console, pipeline: Pipeline, home: Locations) -> str:
     """Extend the archive and recompute the windows that are over; returns the outcome in a line."""
     check_layers(pipeline)
-    with told_to_end() as told, Lease(pipeline.name, home.master) as lease:
+    check_placement(pipeline, home)
+    with told_to_end() as told, Lease(pipeline.name, home.master, conf=home.conf) as lease:
         return compute_batch_layer(typed(pipeline, home, lease), home, lease, told)
 
 

@@ -70,7 +70,7 @@ def repair(pipeline: Pipeline, home: Locations, at: str, progress: Progress | No
 
 
 def _typed(pipeline: Pipeline, home: Locations) -> Pipeline:
-    with Lease(pipeline.name, home.master) as lease:
+    with Lease(pipeline.name, home.master, conf=home.conf) as lease:
         return typed(pipeline, home, lease)
 
 

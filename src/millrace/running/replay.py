@@ -23,6 +23,7 @@ from millrace.plan.compile import compile, sink_id
 from millrace.running.agreement import disagreement, gaps
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
+from millrace.running.placement import check_placement
 from millrace.running.preflight import (
     check_answers,
     checkpoints,
@@ -58,8 +59,9 @@ def replay(
     chooses whether they receive all answers again, or only those that come after the replay.
     """
     check_answers(pipeline)
+    check_placement(pipeline, home)
     check_places(pipeline, {}, home.log)
-    lease = Lease(pipeline.name, home.master)
+    lease = Lease(pipeline.name, home.master, conf=home.conf)
     with told_to_end() as told, closing(open_store(home.store)) as store, lease:
         _check_resend(pipeline, home, resend)
         return _replay(console, store, typed(pipeline, home, lease), home, how, lease, told, bool(resend))

@@ -20,6 +20,7 @@ from millrace.model.kafka import KIND as KAFKA
 from millrace.model.pipeline import Pipeline
 from millrace.running.ending import told_to_end
 from millrace.running.lease import Lease
+from millrace.running.placement import check_placement
 from millrace.running.preflight import check_answers, serving
 from millrace.running.retried import RetriedStream
 from millrace.running.savepoint import check_savepoint, started_from
@@ -88,7 +89,12 @@ def run_streams(
         check_stream(pipeline, home, how, savepoint)
     names = ", ".join(pipeline.name for pipeline, _ in runs)
     displays = RunDisplays(console, as_json, several=len(runs) > 1)
-    with told_to_end() as told, Lease(names, runs[0][1].master) as lease, displays, ExitStack() as going:
+    with (
+        told_to_end() as told,
+        Lease(names, runs[0][1].master, conf=runs[0][1].conf) as lease,
+        displays,
+        ExitStack() as going,
+    ):
         followed = [
             _Followed(pipeline, home, how, lease, displays.of(pipeline.name, lag_of(pipeline, home)), going)
             for pipeline, home in runs
@@ -176,6 +182,7 @@ def from_savepoint(savepoint: Path | None, pipeline: Pipeline, home: Locations) 
 def check_stream(pipeline: Pipeline, home: Locations, how: StreamOptions, savepoint: Path | None) -> None:
     """Refuse mistakes that can be detected before Spark is started, which takes seconds."""
     check_answers(pipeline)
+    check_placement(pipeline, home)
     if savepoint is not None:
         check_savepoint(savepoint)
     check_places(pipeline, {}, home.log)
@@ -261,19 +268,20 @@ def prepare_batch(
     spark = lease.session(checkpoint / "spark.log")
     return lambda told: unless_told(told, spark, lambda: batch.run(
         spark, pipeline, views, letters=box_of(home.checkpoint.parent, pipeline.name), log=home.log, shards=shards,
-        lookups=lookups(pipeline, home.store), on_tasks=on_tasks,
+        lookups=lookups(pipeline, home.store), on_tasks=on_tasks, scratch=checkpoint,
     ))  # fmt: skip
 
 
 def run_batch(console: Console, pipeline: Pipeline, home: Locations, shards: int | None = None) -> str:
     """Run a batch over everything that the sources hold; returns the outcome in a line."""
+    check_placement(pipeline, home)
     check_places(pipeline, {}, home.log)
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tasks"), TimeElapsedColumn(),
         console=console, disable=not console.is_terminal,
     )  # fmt: skip
     began = time.monotonic()
-    lease = Lease(pipeline.name, home.master)
+    lease = Lease(pipeline.name, home.master, conf=home.conf)
     with told_to_end() as told, closing(open_store(home.store)) as store, lease, bar:
         task = bar.add_task(f"{pipeline.name}: starting Spark", total=None)
 

@@ -23,10 +23,10 @@ from millrace.spark.sent import Sent
 from millrace.spark.trouble import by_number
 
 _ORDER = (
-    "millrace.json", "begun", "skipped.json", "spark/commits", "spark/metadata", "spark/offsets", "spark/sources",
-    "sources", "tables", "spark/state",
+    "millrace.json", "handover", "begun", "skipped.json", "spark/commits", "spark/metadata", "spark/offsets",
+    "spark/sources", "sources", "tables", "spark/state",
 )  # fmt: skip
-_IMMUTABLE = ("spark/state", "tables")
+_IMMUTABLE = ("spark/state", "tables", "handover")
 """The folders whose files are never modified after they have their names."""
 _ATTEMPTS = 5
 

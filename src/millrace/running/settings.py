@@ -1,7 +1,7 @@
 """The settings of a run; `millrace run` and `Pipeline.run` share their names and defaults."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -27,6 +27,10 @@ class Locations:
     checkpoint: Path
     """The checkpoint of the first generation; replays create theirs beside it."""
     master: str = _MASTER
+    conf: tuple[tuple[str, str], ...] = ()
+    """Settings of Spark, by name."""
+    shared: tuple[Path, ...] = ()
+    """Folders that the user says all machines of the cluster have at the same path."""
     arguments: str = FILE
     """The arguments of a command about the pipeline: its file, and the options that name these locations."""
 
@@ -65,6 +69,8 @@ class StreamOptions:
     """For how long trouble of the machine is waited out."""
     from_here: bool = False
     """Whether new outputs start with the records that come next."""
+    rescales: bool = False
+    """Whether the checkpoint, a copy of a savepoint, may get another number of shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,10 @@ class Settings:
     """Whether a view or sink that is new to the checkpoint starts with the records that come next."""
     shards: int | None = None
     master: str = _MASTER
+    conf: Mapping[str, str] | None = None
+    """Settings of Spark, such as spark.executor.memory."""
+    shared: Sequence[str | Path] | None = None
+    """Folders that all machines of the cluster have at the same path."""
 
     def __post_init__(self) -> None:
         """Refuse values and combinations that no run accepts."""
@@ -103,6 +113,11 @@ class Settings:
             isinstance(self.shards, bool) or not isinstance(self.shards, int) or self.shards < 1
         ):
             raise PipelineError(f"shards is a whole number of at least 1, not {shown(self.shards)}")
+        for name, value in (self.conf or {}).items():
+            if not isinstance(name, str) or not name.startswith("spark.") or not isinstance(value, str):
+                raise PipelineError(
+                    f"conf has settings of Spark as text, such as spark.executor.memory, not {shown(name)}"
+                )
         if self.until_caught_up and self.interval is not None:
             raise PipelineError("until_caught_up reads all records as fast as it can; leave the interval out")
         once = "layer" if self.layer == "batch" else "mode" if self.mode == "batch" else None
@@ -111,9 +126,9 @@ class Settings:
         unused = {"guarantee", "interval", "latency", "until_caught_up", "retry", "from_savepoint", "from_here"}
         if once == "layer":
             unused |= {"mode", "shards"}
-        for field in fields(self):
-            if field.name in unused and getattr(self, field.name) != field.default:
-                raise PipelineError(f"{field.name} has no effect with {once} batch; leave it out")
+        for each in fields(self):
+            if each.name in unused and getattr(self, each.name) != each.default:
+                raise PipelineError(f"{each.name} has no effect with {once} batch; leave it out")
 
     def home(self, pipeline: str, called: Sequence[str] = (FILE,)) -> Locations:
         """The locations of a pipeline with this name; `called` are the arguments that name it in a command.
@@ -125,15 +140,18 @@ class Settings:
             if folder.exists() and not folder.is_dir():
                 raise PipelineError(f"checkpoint {checkpoint}: {folder} is not a folder", "choose another folder")
         arguments = list(called)
-        for field in fields(self):
-            if field.name in ("checkpoint", "log", "store") and getattr(self, field.name) != field.default:
-                arguments += [f"--{field.name}", str(getattr(self, field.name))]
-        return Locations(Path(self.log), str(self.store), checkpoint, self.master, shlex.join(arguments))
+        for each in fields(self):
+            if each.name in ("checkpoint", "log", "store") and getattr(self, each.name) != each.default:
+                arguments += [f"--{each.name}", str(getattr(self, each.name))]
+        conf = tuple(sorted((self.conf or {}).items()))
+        shared = tuple(Path(each).absolute() for each in self.shared or ())
+        return Locations(Path(self.log), str(self.store), checkpoint, self.master, conf, shared, shlex.join(arguments))
 
     @property
     def how(self) -> StreamOptions:
         """The options of the stream."""
         retry = self.retry if self.retry is not None else "0s" if self.until_caught_up else _RETRY
         return StreamOptions(
-            self.guarantee, self.interval, self.until_caught_up, self.shards, self.latency, retry, self.from_here
-        )
+            self.guarantee, self.interval, self.until_caught_up, self.shards, self.latency, retry, self.from_here,
+            rescales=self.from_savepoint is not None,
+        )  # fmt: skip

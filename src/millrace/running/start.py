@@ -12,6 +12,7 @@ from millrace.model.pipeline import Pipeline
 from millrace.running.handle import Run
 from millrace.running.layers import check_layers, compute_batch_layer
 from millrace.running.lease import Lease, check_unclaimed
+from millrace.running.placement import check_placement
 from millrace.running.retried import RetriedStream
 from millrace.running.run import batch_summary, check_stream, from_savepoint, lag_of, prepare_batch
 from millrace.running.settings import Locations, Settings
@@ -39,6 +40,8 @@ def start(pipeline: Pipeline, settings: Settings, spark: "SparkSession | None" =
         named, log=named.log.absolute(), checkpoint=named.checkpoint.absolute(),
         store=named.store if store is None else str(store.absolute()),
     )  # fmt: skip
+    if spark is not None:
+        home = replace(home, master=spark.sparkContext.master or home.master)
     with home.named():
         return _start(pipeline, home, settings, spark)
 
@@ -47,14 +50,16 @@ def _start(pipeline: Pipeline, home: Locations, settings: Settings, spark: "Spar
     savepoint = None if settings.from_savepoint is None else Path(settings.from_savepoint)
     if settings.layer == "batch":
         check_layers(pipeline)
+        check_placement(pipeline, home)
     elif settings.mode == "batch":
+        check_placement(pipeline, home)
         check_places(pipeline, {}, home.log)
     else:
         check_stream(pipeline, home, settings.how, savepoint)
     if spark is None:
         check_unclaimed()
     with ExitStack() as held:
-        lease = held.enter_context(Lease(pipeline.name, home.master, spark))
+        lease = held.enter_context(Lease(pipeline.name, home.master, spark, home.conf))
         with from_savepoint(savepoint, pipeline, home):
             if settings.layer == "batch":
                 run = _layer(typed(pipeline, home, lease), home, lease, held)

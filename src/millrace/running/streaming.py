@@ -68,7 +68,7 @@ def start_stream(
         lease.session(checkpoint / "spark.log"), pipeline, checkpoint, views=views, guarantee=how.guarantee,
         interval=how.interval, until_caught_up=how.until_caught_up, shards=how.shards, log=home.log,
         latency=how.latency, reports=not replays, lookups=lookups(pipeline, home.store), on_batch=listen,
-        generation=generation, staged=replays, silent=silent, from_here=how.from_here,
+        generation=generation, staged=replays, silent=silent, from_here=how.from_here, rescales=how.rescales,
     )  # fmt: skip
 
 

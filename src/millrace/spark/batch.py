@@ -22,11 +22,13 @@ from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import PlanSettings, compile
 from millrace.sources.memory import MemoryScript
 from millrace.spark.envelope import reported
+from millrace.spark.executors import prepare
 from millrace.spark.failure import plain_error
 from millrace.spark.gather import Gathered, gather
 from millrace.spark.inputs import read_messages
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.letters import LetterWriter
+from millrace.spark.master import Reach, reach_of
 from millrace.spark.messages import FROM_SHARD, MESSAGE, Message
 from millrace.spark.native_changes import through_spark
 from millrace.spark.outputs import check_places, dead_writer_of, of_views, writers_of
@@ -52,13 +54,15 @@ def run(
     fuse: bool = True,
     shards: int | None = None,
     on_tasks: OnTasks | None = None,
+    scratch: Path | None = None,
 ) -> Gathered:
     """Compute a pipeline once; the answers replace the rows of its views and sinks. Topics append them."""
     pipeline = settled(spark, pipeline)
     writers = writers_of(pipeline, log, None)
     gathered = collect(
-        spark, pipeline, log=log, lookups=lookups, scripts=scripts, fuse=fuse, shards=shards, on_tasks=on_tasks
-    )
+        spark, pipeline, log=log, lookups=lookups, scripts=scripts, fuse=fuse, shards=shards, on_tasks=on_tasks,
+        scratch=scratch,
+    )  # fmt: skip
     if views is not None and pipeline.views:
         views.replace(of_views(pipeline, gathered.answers))
     for name, writer in writers.items():
@@ -80,13 +84,19 @@ def collect(
     fuse: bool = True,
     shards: int | None = None,
     on_tasks: OnTasks | None = None,
+    scratch: Path | None = None,
 ) -> Gathered:
-    """Compute a pipeline once and return its answers."""
+    """Compute a pipeline once and return its answers.
+
+    A folder of its own holds what tasks read beside the sources; on a cluster, it is in `scratch`, if that is given.
+    """
     given = scripts or {}
     check_places(pipeline, given, log)
+    is_local = reach_of(spark.sparkContext.master or "") is Reach.LOCAL
+    prepare(spark, pipeline, [] if scratch is None else [scratch])
     labels = labels_of(shards or spark.sparkContext.defaultParallelism)
     plan = compile(settled(spark, pipeline), PlanSettings(len(labels), fuse))
-    with TemporaryDirectory(prefix="millrace-batch-") as folder:
+    with TemporaryDirectory(prefix="millrace-batch-", dir=None if is_local else scratch) as folder:
         job = Job(plan, labels, folder, str(Path(log).absolute()), scripts=given, lookups=lookups or {})
         packed = job.pack()
         session = streaming(spark, job.shards)

@@ -24,6 +24,7 @@ from millrace.model.explain import flow_as_text
 from millrace.plan.fingerprint import sources_in
 from millrace.plan.plan import OutputKind, Plan, Stage
 from millrace.spark.clock import wall_clock
+from millrace.spark.handed import first_batch, offsets_before
 from millrace.spark.history import FORMAT, VIEWS, History, check_format, history_of
 from millrace.spark.logged import discard_unusable
 
@@ -65,13 +66,18 @@ class Checkpoint:
         """Spark's own part: offsets, commits, state."""
         return self.folder / "spark"
 
+    @property
+    def first(self) -> int:
+        """The number of the batch that is Spark's batch 0; not 0 after the state was handed over to other shards."""
+        return first_batch(self.folder)
+
     def offsets(self, batch: int) -> Path:
         """The file in which Spark logs the offsets of a batch."""
-        return self.spark / "offsets" / str(batch)
+        return offsets_before(self.folder, batch) or self.spark / "offsets" / str(batch - self.first)
 
     def commits(self, batch: int) -> Path:
         """The file that Spark writes when a batch is done."""
-        return self.spark / "commits" / str(batch)
+        return self.spark / "commits" / str(batch - self.first)
 
     @property
     def begun(self) -> Path:
@@ -117,6 +123,10 @@ class Checkpoint:
         discard_unusable(self.spark)
         self._relocate()
         return Opened(tuple(known["labels"]), known["id"])
+
+    def relabel(self, labels: tuple[int, ...]) -> None:
+        """Record other shards, to which the state was handed over."""
+        self._write({**unsealed(self.file.read_bytes()), "labels": labels})
 
     def check(self, plan: Plan, from_here: bool = False, is_typed: bool = True) -> None:
         """Refuse what `open` refuses, if there is a checkpoint, but no damaged files.

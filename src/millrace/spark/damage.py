@@ -16,6 +16,7 @@ from millrace.model.kafka import KIND as KAFKA
 from millrace.sources.skipped import FILE as SKIPPED
 from millrace.sources.skipped import read_skipped
 from millrace.spark.checkpoint import FUSED, Checkpoint, journal_of, state_schemas
+from millrace.spark.handed import HANDOVER, is_unfinished
 from millrace.spark.history import FORMAT
 from millrace.spark.logfiles import (
     DamageError,
@@ -46,6 +47,11 @@ def damage_of(checkpoint: Checkpoint) -> CorruptError | None:
         _check(checkpoint)
     except DamageError as found:
         file = found.file.relative_to(checkpoint.folder)
+        if file.name == HANDOVER:
+            return CorruptError(
+                f"checkpoint {checkpoint.folder} is incomplete: its start from a savepoint was interrupted",
+                "remove its folder, and start from the savepoint again",
+            )
         return damaged(checkpoint, f"{file} {found.why}")
     except OSError as error:
         raise machine_trouble(error) or error from None
@@ -82,18 +88,21 @@ def _check(checkpoint: Checkpoint) -> None:
     if known is None or known["format"] != FORMAT:  # opening the checkpoint refuses another format
         return
     _check_skipped(checkpoint)
-    logged = batches_of(checkpoint.spark)
-    last, done = max(logged.planned, default=-1), max(logged.committed, default=-1)
+    if is_unfinished(checkpoint.folder):
+        raise DamageError(checkpoint.folder / HANDOVER, "is unfinished")
+    first = checkpoint.first
+    logged = batches_of(checkpoint.spark, first)
+    last, done = max(logged.planned, default=first - 1), max(logged.committed, default=first - 1)
     delivered = max(done, _delivered(checkpoint))
     if delivered > last:
         file = checkpoint.offsets(delivered)
         raise DamageError(file, "is damaged" if file.exists() else "is missing")
-    if done >= 0:
+    if done >= first:
         _check_state(checkpoint)
     if last >= 0 or (checkpoint.spark / "metadata").exists():
         _check_metadata(checkpoint.spark / "metadata")
-    for batch in range(max(last - _LATEST + 1, 0), last + 1):
-        if batch not in logged.planned:
+    for batch in range(max(last - _LATEST + 1, first - 1, 0), last + 1):
+        if batch >= first and batch not in logged.planned:
             raise DamageError(checkpoint.offsets(batch), "is missing")
         positions = positions_in(checkpoint.offsets(batch))
         if batch == last:

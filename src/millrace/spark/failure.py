@@ -22,6 +22,13 @@ _ROCKSDB = "org.rocksdb.RocksDBException"
 _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
 _UNREADABLE = ("CANNOT_LOAD_STATE_STORE", "STREAMING_CHECKPOINT_MISSING_METADATA_FILE", "BATCH_METADATA_NOT_FOUND")
 """The beginnings of Spark's error conditions for checkpoints that it cannot read."""
+_EXECUTOR_LOST = (
+    "shuffle map stage with indeterminate output was failed",
+    "ExecutorLostFailure",
+    "FetchFailed",
+    "failed the maximum allowable number of times",
+)
+"""Words of Spark's errors for jobs that end because executors were lost; they have no condition of their own."""
 _LONGEST = 200
 """The characters of an error without an explanation that are shown; the file that Spark prints to has the rest."""
 _WRITING = {"java.io.IOException", "java.nio.file.FileSystemException", "java.io.FileNotFoundException"}
@@ -51,7 +58,7 @@ def plain_error(error: BaseException, damage: Callable[[], CorruptError] | None 
         if found is None and damage is not None and _is_damage(causes):
             found = damage()
             _keep(text)
-        found = found or _lost_worker(causes) or MillraceError(_first_line(causes, text))
+        found = found or _lost_worker(causes) or _lost_executor(causes) or MillraceError(_first_line(causes, text))
     if type(found) is not MillraceError:
         return found
     kept = _keep(text)
@@ -113,6 +120,21 @@ def _lost_worker(causes: list[tuple[str, str, Any]]) -> MachineError | None:
         return MachineError(
             "a worker process was lost, perhaps because there is not enough memory",
             "nothing was lost: run it again, with fewer cores if it happens again: --master 'local[1]'",
+        )
+    return None
+
+
+def _lost_executor(causes: list[tuple[str, str, Any]]) -> MachineError | None:
+    """The error for a job that Spark gave up because an executor was lost with what it had computed.
+
+    Spark does not know that our sources give the same rows again, so it does not compute lost rows of one stage anew
+    while another stage has used some of them.
+    """
+    if any(words in message for _, message, _ in causes for words in _EXECUTOR_LOST):
+        return MachineError(
+            "an executor was lost in the middle of a micro-batch",
+            "nothing was lost: run it again; if it happens often, see the executor's output, and give it more memory: "
+            "--conf spark.executor.memory=4g",
         )
     return None
 

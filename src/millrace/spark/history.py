@@ -12,6 +12,7 @@ from millrace.eventlog.sealed import unsealed
 from millrace.model.errors import AGAIN, ConflictError, CorruptError
 from millrace.sources.skipped import FILE as SKIPPED
 from millrace.sources.skipped import Skipped, read_skipped
+from millrace.spark.handed import first_batch, offsets_before
 from millrace.spark.logged import batches_of
 
 FORMAT = 5
@@ -87,9 +88,12 @@ def history_of(folder: Path, spark: Path) -> History | None:
         content = unsealed(about.read_bytes())
         check_format(content, folder)
         id, outputs, generation = str(content["id"]), dict(content["outputs"]), int(content["generation"])
-    logged = batches_of(spark)
-    planned, committed = logged.planned[-2:], max(logged.committed, default=-1)
-    offsets = {batch: spark / "offsets" / str(batch) for batch in planned}
+    first = first_batch(folder)
+    logged = batches_of(spark, first)
+    # After a handover, the last batch before it is known by the offsets that were kept of it.
+    planned = (*([first - 1] if first else []), *logged.planned)[-2:]
+    committed = max(logged.committed, default=first - 1)
+    offsets = {batch: offsets_before(folder, batch) or spark / "offsets" / str(batch - first) for batch in planned}
     read: dict[int, tuple[TopicRead, ...]] = {}
     for batch, path in offsets.items():
         with _damage(path):

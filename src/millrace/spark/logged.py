@@ -26,11 +26,11 @@ class Logged:
     unusable: tuple[Path, ...] = ()
     """Damaged files that Spark must not find, because it writes them again."""
     replanned: int | None = None
-    """The batch whose damaged offsets are among them."""
+    """The batch whose damaged offsets are among them, as Spark numbers it."""
 
 
-def batches_of(spark: Path) -> Logged:
-    """The batches in Spark's part of a checkpoint."""
+def batches_of(spark: Path, first: int = 0) -> Logged:
+    """The batches in Spark's part of a checkpoint; `first` is the number of Spark's batch 0."""
     offsets, commits = spark / "offsets", spark / "commits"
     planned, done = batches_in(offsets), batches_in(commits)
     replanned = None
@@ -41,7 +41,8 @@ def batches_of(spark: Path) -> Logged:
         committed.pop()
     unusable = [commits / str(batch) for batch in done[len(committed) :]]
     unusable += [] if replanned is None else [offsets / str(replanned)]
-    return Logged(tuple(planned), tuple(committed), tuple(unusable), replanned)
+    numbered, finished = (tuple(first + batch for batch in each) for each in (planned, committed))
+    return Logged(numbered, finished, tuple(unusable), replanned)
 
 
 def discard_unusable(spark: Path) -> None:

@@ -7,10 +7,11 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir
+from types import MappingProxyType
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -21,18 +22,22 @@ from millrace.model.errors import MachineError
 from millrace.spark import workers
 from millrace.spark.home import lacks_archive, make_archive_later, spark_home
 from millrace.spark.java import java_home, java_in
+from millrace.spark.master import Reach, reach_of
 from millrace.spark.trouble import machine_trouble
 
 
-def start(name: str, master: str = "local[*]", log: Path | None = None) -> SparkSession:
+def start(
+    name: str, master: str = "local[*]", log: Path | None = None, conf: Mapping[str, str] = MappingProxyType({})
+) -> SparkSession:
     """Start Spark on a supported Java, or return the existing session.
 
-    The output of Spark and its workers goes to the file `log`, if one is given.
+    The output of Spark and its workers goes to the file `log`, if one is given. `conf` holds settings of Spark, which
+    come before those of Millrace.
     """
     home = java_home(os.environ)
     if home is not None:
         os.environ["JAVA_HOME"] = home
-    if "SPARK_HOME" not in os.environ and master.startswith("local"):
+    if "SPARK_HOME" not in os.environ and master.startswith(("local", "spark://")):
         _HOME[:] = [spark_home(java_in(os.environ))]
         os.environ["SPARK_HOME"] = str(_HOME[0])
     # Workers must run this Python with its installed packages, not the first one on the PATH.
@@ -42,8 +47,6 @@ def start(name: str, master: str = "local[*]", log: Path | None = None) -> Spark
     builder = (
         SparkSession.builder.appName(name)
         .master(master)
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", f"{_heap()}m")
         .config("spark.log.level", "FATAL")
         .config("spark.python.daemon.module", workers.__name__)
@@ -51,6 +54,8 @@ def start(name: str, master: str = "local[*]", log: Path | None = None) -> Spark
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
     )
+    for key, value in {**_address(master), **conf}.items():
+        builder = builder.config(key, value)
     with _printing_to(log), _own_interrupt():
         try:
             started = builder.getOrCreate()
@@ -85,6 +90,13 @@ def until_the_end(name: str, master: str) -> SparkSession:
     held = ExitStack()
     atexit.register(held.close)
     return held.enter_context(quiet(name, master))
+
+
+def _address(master: str) -> dict[str, str]:
+    """The address at which executors reach this process: on this machine only, unless they may be on others."""
+    if reach_of(master) is Reach.CLUSTER:
+        return {}  # Spark takes the name of this machine, or SPARK_LOCAL_IP; spark.driver.host names another
+    return {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
 
 _HOME: list[Path] = []

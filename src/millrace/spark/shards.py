@@ -10,13 +10,13 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from millrace.model.watermark import Progress
 from millrace.panes import blobs
 from millrace.panes.advance import PaneState
 from millrace.panes.blobs import Changes, to_bytes
@@ -25,13 +25,13 @@ from millrace.sources.bundle import Times
 from millrace.spark.changing import ChangesEdge, ChangesTaken
 from millrace.spark.crash import reach
 from millrace.spark.envelope import reported
+from millrace.spark.handed import TIME, blobs_for, progress_blob, progress_of
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.join_shard import JoinShard
 from millrace.spark.messages import CHANGES, DEAD, DEAD_LETTERS, NO_STAGE, PARTIALS, STATUS, Message, TaskReport
 from millrace.spark.progress import ShardStatus
 from millrace.spark.stage_shard import Advanced, StageShard, StageState
 
-_TIME = "time"
 _SHARDS_CACHED = 64
 """The number of shards that a worker caches."""
 
@@ -96,7 +96,8 @@ class Shard:
             before = store.read(stage.id, stage.keeps)
             reach("state read")
             after = stage.advance(before, sent)
-            kept, changes = blobs.write(None if before is None else before.kept, after.state, uuid.uuid4().hex)
+            stored = before.kept if before is not None and before.is_stored else None
+            kept, changes = blobs.write(stored, after.state, uuid.uuid4().hex)
             store.write(stage.id, StageState(kept, after.progress), changes)
             reach("state written")
             shard = sent[0].shard
@@ -140,9 +141,13 @@ class Shard:
 class BlobStore:
     """State as blobs in a Spark map state, with this worker's cache."""
 
-    def __init__(self, blobs: Any, cached: dict[str, StageState]) -> None:
-        """`blobs` maps names to bytes; `cached` is the worker's cache of the shard, by stage."""
-        self._blobs, self._cached = blobs, cached
+    def __init__(self, blobs: Any, cached: dict[str, StageState], folder: str | None = None, shard: int = 0) -> None:
+        """`blobs` maps names to bytes; `cached` is the worker's cache of the shard, by stage.
+
+        `folder` is the checkpoint, in which state may have been handed over to this shard.
+        """
+        self._blobs, self._cached, self._shard = blobs, cached, shard
+        self._folder = None if folder is None else Path(folder)
 
     def read(self, stage: str, kind: type[PaneState | JoinState]) -> StageState | None:
         """The state of a stage; from the cache, if the store holds the same version."""
@@ -154,17 +159,20 @@ class BlobStore:
         cached = self._cached.get(stage)
         kept = blobs.read_as(kind, fetch, None if cached is None else cached.kept)
         if kept is None:
-            return None
+            return self._handed_over(stage, kind)
         if cached is not None and kept is cached.kept:
             return cached
-        times = json.loads(fetch(_TIME) or b"[]")
-        lags = [{**each, "lags": tuple(map(tuple, each["lags"]))} for each in times]
-        return StageState(kept, tuple(Progress(**each) for each in lags))
+        return StageState(kept, progress_of(fetch(TIME)))
+
+    def _handed_over(self, stage: str, kind: type[PaneState | JoinState]) -> StageState | None:
+        """The state that another number of shards has left to this one; it is not in the store yet."""
+        handed = {} if self._folder is None else blobs_for(self._folder, stage, self._shard)
+        kept = blobs.read_as(kind, handed.get)
+        return None if kept is None else StageState(kept, progress_of(handed.get(TIME)), is_stored=False)
 
     def write(self, stage: str, state: StageState, changes: Changes) -> None:
         """Store the blobs that changed, and cache the state."""
-        times = json.dumps([asdict(each) for each in state.progress]).encode()
-        for name, data in {**changes.put, _TIME: times}.items():
+        for name, data in {**changes.put, TIME: progress_blob(state.progress)}.items():
             self._blobs.updateValue((f"{stage}/{name}",), (data,))
         for name in changes.remove:
             self._blobs.removeKey((f"{stage}/{name}",))
@@ -201,7 +209,8 @@ def micro_batch(packed: PackedJob, run: str, level: int, label: int, rows: Itera
     labels = packed.job.labels
     shard = labels.index(label)
     messages = [Message(shard, row.stage, row.sequence, row.kind, row.report, row.payload) for row in rows]
-    for made in _shard_of(packed, level).advance(messages, BlobStore(stored, _cached(run, level, shard))):
+    store = BlobStore(stored, _cached(run, level, shard), packed.job.folder, shard)
+    for made in _shard_of(packed, level).advance(messages, store):
         payload = None if made.payload is None else bytes(made.payload)
         yield Row(
             shard=labels[made.shard], stage=made.stage, sequence=made.sequence, kind=made.kind, report=made.report,

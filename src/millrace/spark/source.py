@@ -29,6 +29,7 @@ from millrace.sources.skipped import read_skipped
 from millrace.spark.checkpoint import FUSED, Checkpoint, journal_of
 from millrace.spark.clock import ClockFollower, seconds_elapsed, wall_clock
 from millrace.spark.datasource import SentReads
+from millrace.spark.handed import start_of
 from millrace.spark.job import Job, PackedJob
 from millrace.spark.snapshots import FileLookup, Snapshots, tables_of
 from millrace.spark.timers import Timers
@@ -87,6 +88,14 @@ class Reads:
         """The name that distinguishes the journals of its sources: `FUSED`, or the id of the native stage."""
         return FUSED if self.source is None else self.packed.job.stages[self.stages[0]].id
 
+    @property
+    def place(self) -> int:
+        """Its place among the Spark sources of the job, as `read_messages` makes them and Spark logs their offsets."""
+        job = self.packed.job
+        every: list[tuple[int, int | None]] = [(0, None)] if job.plan.fused else []
+        every += [(number, source) for number in job.plan.native for source in job.read_by([number])]
+        return every.index((0, None) if self.source is None else (self.stages[0], self.source))
+
     def sent(self) -> SentReads:
         """The fields, for a process that may not need them."""
         return self.packed.data, self.cores, self.stages, self.source
@@ -117,7 +126,10 @@ class Reader:
         self._tables = Snapshots(Path(self._job.folder or "") / "tables", lookups)
 
     def start(self) -> dict[str, Any]:
-        """The offset before the first record."""
+        """The offset before the first record that is read; after a handover of state, where that was."""
+        handed = None if self._job.folder is None else start_of(Path(self._job.folder), self._reads.place)
+        if handed is not None:
+            return handed
         # Spark does not log this offset but asks for it again, so it must not hold the current time.
         return {"now": None, "at": {key: source.start() for key, source in self._sources.items()}}
 

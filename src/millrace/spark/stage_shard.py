@@ -30,6 +30,8 @@ class StageState:
 
     kept: StoredState[Any]
     progress: tuple[Progress, ...]
+    is_stored: bool = True
+    """Whether Spark's store has its blobs; not so for state that was handed over by other shards."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,17 +25,19 @@ from millrace.eventlog.topics import DEFAULT_LOG
 from millrace.letters.box import box_of
 from millrace.model.connectors import Commit
 from millrace.model.duration import SECOND, Duration, parse_duration, parse_positive
-from millrace.model.errors import AGAIN, ConflictError, CorruptError, MillraceError, PipelineError
+from millrace.model.errors import AGAIN, FILE, ConflictError, CorruptError, MillraceError, PipelineError
 from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import PlanSettings, compile
 from millrace.plan.plan import Plan
 from millrace.sources.memory import MemoryScript
-from millrace.spark.checkpoint import Checkpoint
+from millrace.spark.checkpoint import Checkpoint, Opened
 from millrace.spark.clock import JumpDetector, seconds_elapsed
 from millrace.spark.damage import state_damage
+from millrace.spark.executors import prepare
 from millrace.spark.failure import plain_error
 from millrace.spark.gate import passing
 from millrace.spark.gather import Gathered, gather
+from millrace.spark.handover import hand_over
 from millrace.spark.history import digest_of
 from millrace.spark.inputs import read_messages
 from millrace.spark.job import DEFAULT_LATENCY, Job
@@ -44,7 +46,7 @@ from millrace.spark.messages import FROM_SHARD
 from millrace.spark.native_changes import through_spark
 from millrace.spark.outputs import check_places, dead_writer_of, of_views, writers_of
 from millrace.spark.progress import BatchProgress
-from millrace.spark.session import labels_of, streaming
+from millrace.spark.session import labels_of, separate, streaming
 from millrace.spark.settled import settled
 from millrace.spark.shards import processor
 from millrace.spark.snapshots import Lookup
@@ -88,6 +90,8 @@ class StreamRun:
         self._on_batch, self._silent, self._staged = on_batch, silent, staged
         self._to_topic = to_topic
         """Writes the dead letters to a topic of Kafka; None if there is none."""
+        self._first = checkpoint.first
+        """The number of Spark's batch 0."""
         self._dead = 0
         """The number of dead letters of the last micro-batch."""
         self._written: set[str] = set()
@@ -155,6 +159,7 @@ class StreamRun:
             with self._beginning:
                 if self.is_stopped:
                     raise StoppedError
+                batch += self._first
                 self._begun = batch
             self._checkpoint.check_there()
             with passing(self._checkpoint.folder):
@@ -244,6 +249,7 @@ def start(
     staged: bool = False,
     silent: Collection[str] = (),
     from_here: bool = False,
+    rescales: bool = False,
     on_batch: OnBatch | None = None,
 ) -> StreamRun:
     """Run a pipeline in micro-batches, from its checkpoint if there is one.
@@ -255,11 +261,13 @@ def start(
     to the log. `lookups` holds the tables that have neither rows nor a file, by name. With `fuse=False` every edge is
     native, even if it could be fused. The run fills a generation of the sinks: the one in use or, if `staged`, one
     beside it; `silent` sinks receive no answers, but their state advances. An output that is new to the checkpoint is
-    refused if it would miss records, unless it may start `from_here`.
+    refused if it would miss records, unless it may start `from_here`. A checkpoint with another number of shards is
+    refused, unless the run `rescales` it, which must be the first run of a copy.
     """
     promised = parse_guarantee(guarantee)
     given = scripts or {}
     check_places(pipeline, given, log)
+    prepare(spark, pipeline, [Path(checkpoint)])
     pipeline = settled(spark, pipeline)
     period = None if interval is None else parse_duration(interval, "interval")
     if until_caught_up and period is not None:
@@ -270,7 +278,9 @@ def start(
         plan = compile(pipeline, PlanSettings(shards or spark.sparkContext.defaultParallelism, fuse))
         opened = kept.open(plan, labels_of(plan.shards), generation, from_here)
         if shards is not None and shards != len(opened.labels):
-            raise _other_shards(kept, len(opened.labels), shards)
+            if not rescales:
+                raise _other_shards(kept, len(opened.labels), shards)
+            opened = _rescaled(spark, kept, plan, opened, shards)
         plan = replace(plan, shards=len(opened.labels))
         job = Job(
             plan, opened.labels, str(kept.folder), str(Path(log).absolute()), pipeline.name if reports else None,
@@ -303,8 +313,26 @@ def start(
     return run
 
 
+def _rescaled(spark: SparkSession, kept: Checkpoint, plan: Plan, opened: Opened, shards: int) -> Opened:
+    """Hand the state of a checkpoint over to another number of shards."""
+    history = kept.history()
+    if history is None or history.done < 0:
+        raise ConflictError(
+            f"checkpoint {kept.folder} has no micro-batch yet whose state could be divided",
+            "start without a savepoint, or leave --shards out",
+        )
+    try:
+        hand_over(separate(spark), kept.folder, plan, opened.labels, shards, history.done)
+    except (PySparkException, Py4JError) as error:
+        raise plain_error(error, lambda: state_damage(kept)) from None
+    labels = labels_of(shards)
+    kept.relabel(labels)
+    return Opened(labels, opened.id)
+
+
 def _other_shards(checkpoint: Checkpoint, fixed: int, asked: int) -> ConflictError:
     return ConflictError(
         f"checkpoint {checkpoint.folder} has {fixed} shard{'' if fixed == 1 else 's'}, which its first run fixed",
-        f"leave --shards out, or {AGAIN} --shards {asked}",
+        f"leave --shards out; or go on from a savepoint: millrace savepoint {FILE}, then millrace run {FILE} "
+        f"--checkpoint OTHER --from-savepoint FOLDER --shards {asked}; or {AGAIN} --shards {asked}",
     )

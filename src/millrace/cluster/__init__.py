@@ -1,0 +1,1 @@
+"""A standalone Spark cluster on one machine, for development."""
