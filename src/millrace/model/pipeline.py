@@ -191,6 +191,7 @@ class Pipeline:
         from_here: bool = False,
         shards: int | None = None,
         master: str = "local[*,4]",
+        jars: str | Path | None = None,
         spark: "SparkSession | None" = None,
     ) -> "Run":
         """Run the pipeline on Spark, in the background of this process; returns as soon as it has started.
@@ -206,7 +207,7 @@ class Pipeline:
 
         settings = Settings(
             mode, layer, checkpoint, log, store, guarantee, interval, latency, until_caught_up, retry, from_savepoint,
-            from_here, shards, master,
+            from_here, shards, master, jars,
         )  # fmt: skip
         return start(self, settings, spark)
 

@@ -1,7 +1,8 @@
 """The Spark session that runs of a process share; it is reference-counted, and the last run stops it."""
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ class _Shared:
 
     session: "SparkSession | None" = None
     master: str = ""
+    config: Mapping[str, str] = field(default_factory=dict)
     holders: int = 0
 
 
@@ -31,9 +33,15 @@ class Lease:
     process. The last lease to be released stops it. A session that the user passed is never stopped.
     """
 
-    def __init__(self, pipeline: str, master: str, given: "SparkSession | None" = None) -> None:
-        """Start nothing yet. Refuses a session that pipelines cannot run on."""
-        self._name, self._master = f"millrace {pipeline}", master
+    def __init__(
+        self,
+        pipeline: str,
+        master: str,
+        given: "SparkSession | None" = None,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start nothing yet. Refuses a session that pipelines cannot run on. `config` has settings of a new one."""
+        self._name, self._master, self._config = f"millrace {pipeline}", master, dict(config or {})
         self._given = None if given is None else _beside(given)
         self._held: SparkSession | None = None
 
@@ -48,7 +56,7 @@ class Lease:
         if self._given is not None:
             return self._given
         if self._held is None:
-            self._held = _acquire(self._name, self._master, log)
+            self._held = _acquire(self._name, self._master, log, self._config)
         return self._held
 
     def release(self) -> None:
@@ -67,19 +75,22 @@ def check_unclaimed() -> None:
             raise PipelineError("a Spark session is active in this process; pass it, as in charts.run(spark=spark)")
 
 
-def _acquire(name: str, master: str, log: Path) -> "SparkSession":
+def _acquire(name: str, master: str, log: Path, config: Mapping[str, str]) -> "SparkSession":
     from millrace.spark import session
 
     with _change:
         if _shared.session is None or session.is_stopped(_shared.session):
             if threading.current_thread() is not threading.main_thread():  # the fork may crash the process
                 raise PipelineError("Spark must be started in the main thread; start the run there, or pass spark=")
-            _shared.session, _shared.master = session.start(name, master, log), master
+            _shared.session = session.start(name, master, log, config)
+            _shared.master, _shared.config = master, config
             _shared.holders = 0
         elif _shared.master != master:
             raise PipelineError(
                 f"another pipeline of this process runs on master {_shared.master}; use the same, not {master}"
             )
+        elif _shared.config != config:
+            raise PipelineError("a pipeline in real-time mode needs a process of its own", "run it in another one")
         _shared.holders += 1
         return _shared.session
 

@@ -10,7 +10,7 @@ from millrace.eventlog.topics import DEFAULT_LOG
 from millrace.model.duration import Duration
 from millrace.model.errors import FILE, MillraceError, PipelineError, shown, unknown
 
-MODES = ("micro-batch", "batch")
+MODES = ("micro-batch", "real-time", "batch")
 LAYERS = ("speed", "batch")
 _GUARANTEE = "exactly-once"
 _LATENCY = "1s"
@@ -65,6 +65,8 @@ class StreamOptions:
     """For how long trouble of the machine is waited out."""
     from_here: bool = False
     """Whether new outputs start with the records that come next."""
+    is_real_time: bool = False
+    """Whether it runs in real-time mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class Settings:
     """Whether a view or sink that is new to the checkpoint starts with the records that come next."""
     shards: int | None = None
     master: str = _MASTER
+    jars: str | Path | None = None
+    """The folder with the jars of Spark's Kafka connector, for real-time mode; by default they are fetched."""
 
     def __post_init__(self) -> None:
         """Refuse values and combinations that no run accepts."""
@@ -105,6 +109,10 @@ class Settings:
             raise PipelineError(f"shards is a whole number of at least 1, not {shown(self.shards)}")
         if self.until_caught_up and self.interval is not None:
             raise PipelineError("until_caught_up reads all records as fast as it can; leave the interval out")
+        if self.mode == "real-time":
+            self._check_real_time()
+        elif self.jars is not None:
+            raise PipelineError(f"jars has no effect with mode {self.mode}; leave it out")
         once = "layer" if self.layer == "batch" else "mode" if self.mode == "batch" else None
         if once is None:
             return
@@ -114,6 +122,21 @@ class Settings:
         for field in fields(self):
             if field.name in unused and getattr(self, field.name) != field.default:
                 raise PipelineError(f"{field.name} has no effect with {once} batch; leave it out")
+
+    def _check_real_time(self) -> None:
+        """Refuse settings that real-time mode does not know."""
+        if self.until_caught_up:
+            advice = "use --mode micro-batch or --mode batch"
+            raise PipelineError(
+                "until_caught_up does not run in real-time mode, which never has read everything", advice
+            )
+        if self.layer != "speed":
+            raise PipelineError("layer batch does not run in real-time mode", "leave --mode out")
+        for name in ("latency", "from_savepoint", "from_here"):
+            if getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                raise PipelineError(f"{name} has no effect with mode real-time; leave it out")
+        if self.guarantee == "at-most-once":
+            raise PipelineError("at-most-once does not run in real-time mode", "use --mode micro-batch")
 
     def home(self, pipeline: str, called: Sequence[str] = (FILE,)) -> Locations:
         """The locations of a pipeline with this name; `called` are the arguments that name it in a command.
@@ -135,5 +158,6 @@ class Settings:
         """The options of the stream."""
         retry = self.retry if self.retry is not None else "0s" if self.until_caught_up else _RETRY
         return StreamOptions(
-            self.guarantee, self.interval, self.until_caught_up, self.shards, self.latency, retry, self.from_here
-        )
+            self.guarantee, self.interval, self.until_caught_up, self.shards, self.latency, retry, self.from_here,
+            self.mode == "real-time",
+        )  # fmt: skip

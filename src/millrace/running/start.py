@@ -8,12 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millrace.model.errors import PipelineError
 from millrace.model.pipeline import Pipeline
 from millrace.running.handle import Run
 from millrace.running.layers import check_layers, compute_batch_layer
 from millrace.running.lease import Lease, check_unclaimed
 from millrace.running.retried import RetriedStream
-from millrace.running.run import batch_summary, check_stream, from_savepoint, lag_of, prepare_batch
+from millrace.running.run import (
+    batch_summary,
+    check_stream,
+    from_savepoint,
+    lag_of,
+    lease_for,
+    prepare_batch,
+    stream_of,
+)
 from millrace.running.settings import Locations, Settings
 from millrace.running.streaming import typed
 from millrace.spark.outputs import check_places
@@ -22,6 +31,7 @@ from millrace.views.store import file_of, open_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from millrace.running.realtime import RealTimeStream
     from millrace.spark.gather import Gathered
 
 _LOOK_EVERY = 0.5
@@ -51,10 +61,16 @@ def _start(pipeline: Pipeline, home: Locations, settings: Settings, spark: "Spar
         check_places(pipeline, {}, home.log)
     else:
         check_stream(pipeline, home, settings.how, savepoint)
+    if settings.how.is_real_time and spark is not None:
+        raise PipelineError("real-time mode needs a Spark that it starts itself", "leave spark= out")
     if spark is None:
         check_unclaimed()
     with ExitStack() as held:
-        lease = held.enter_context(Lease(pipeline.name, home.master, spark))
+        if settings.how.is_real_time:
+            jars = None if settings.jars is None else Path(settings.jars)
+            lease = held.enter_context(lease_for(pipeline, home, settings.how, pipeline.name, jars))
+        else:
+            lease = held.enter_context(Lease(pipeline.name, home.master, spark))
         with from_savepoint(savepoint, pipeline, home):
             pipeline = typed(pipeline, home, lease)
             if settings.layer == "batch":
@@ -69,7 +85,7 @@ def _start(pipeline: Pipeline, home: Locations, settings: Settings, spark: "Spar
 class _Streaming:
     """The work of a stream."""
 
-    def __init__(self, stream: RetriedStream, run: Run, home: Locations, ends: bool) -> None:
+    def __init__(self, stream: "RetriedStream | RealTimeStream", run: Run, home: Locations, ends: bool) -> None:
         """`ends` is True if the stream ends by itself."""
         self._stream, self._run, self._home, self._ends = stream, run, home, ends
         self._began = time.monotonic()
@@ -104,7 +120,7 @@ class _Once:
 
 def _stream(pipeline: Pipeline, home: Locations, settings: Settings, lease: Lease, held: ExitStack) -> Run:
     run = Run(pipeline.name, lag_of(pipeline, home))
-    stream = RetriedStream(pipeline, home, settings.how, lease, run.on_batch, run.on_wait)
+    stream = stream_of(pipeline, home, settings.how, lease, run.on_batch, run.on_wait)
     held.enter_context(stream)
     run.begin(_Streaming(stream, run, home, settings.until_caught_up), held.pop_all())
     return run

@@ -7,7 +7,7 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir
@@ -24,10 +24,12 @@ from millrace.spark.java import java_home, java_in
 from millrace.spark.trouble import machine_trouble
 
 
-def start(name: str, master: str = "local[*]", log: Path | None = None) -> SparkSession:
+def start(
+    name: str, master: str = "local[*]", log: Path | None = None, config: Mapping[str, str] | None = None
+) -> SparkSession:
     """Start Spark on a supported Java, or return the existing session.
 
-    The output of Spark and its workers goes to the file `log`, if one is given.
+    The output of Spark and its workers goes to the file `log`, if one is given. `config` has more settings.
     """
     home = java_home(os.environ)
     if home is not None:
@@ -51,6 +53,8 @@ def start(name: str, master: str = "local[*]", log: Path | None = None) -> Spark
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
     )
+    for key, value in (config or {}).items():
+        builder = builder.config(key, value)
     with _printing_to(log), _own_interrupt():
         try:
             started = builder.getOrCreate()
