@@ -89,11 +89,8 @@ def _check_query(query: Query) -> None:
 
 def _check_window(windowing: Windowing, place: Place) -> None:
     match windowing:
-        case Fixed() | Global():
+        case Fixed() | Sliding() | Global():
             pass
-        case Sliding(size=size, every=every):
-            if every > size:
-                raise _no(f"{windowing}, which leaves gaps,", place)
         case Session() | CountWindow() | Calendar() | Custom():
             raise _no(str(windowing), place, "use window.fixed(), window.sliding() or window.all_time()")
         case never:

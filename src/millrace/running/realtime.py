@@ -159,6 +159,7 @@ class RealTimeStream:
         """Wait at most about `timeout` seconds; whether it was stopped. Raises the error that ended it for good."""
         if self._over.wait(min(timeout, 0.5)):
             return True
+        self._teller.tell_in_time()
         if self._applier is None:
             if time.monotonic() >= self._due:
                 self._try_again()
@@ -342,6 +343,10 @@ class Teller:
         """Note a commit."""
         with self._lock:
             self._pending.append(done)
+        self.tell_in_time()
+
+    def tell_in_time(self) -> None:
+        """Tell, if the last time is a second ago."""
         if time.time() - self._told >= _TELL_EVERY:
             self.tell()
 
