@@ -65,7 +65,7 @@ QUERIES = {
 @pytest.fixture(scope="module")
 def own(spark: SparkSession) -> SparkSession:
     session = separate(spark)
-    for name, value in SETTINGS.items():
+    for name, value in {**SETTINGS, "spark.sql.shuffle.partitions": "1"}.items():
         session.conf.set(name, value)
     return session
 
