@@ -247,7 +247,7 @@ def test_what_is_set_aside_becomes_a_dead_letter_with_the_reason_of_the_decoder(
         6: "it is not text in UTF-8",
     }  # fmt: skip
     # a record that Millrace reads, but Spark does not surely read, ends the run: it must not be left out
-    world.aside(**about, offset=7, bad="unsure", value="eyJ1c2VyIjogImEiLCAiYXQiOiAiMjAyNi0wMS0wMSJ9")
+    world.aside(**about, offset=7, bad="unsure", value="eyJ1c2VyIjogImEiLCAiYXQiOiAiMjAyNi0xLTEifQ==")
     ended = world.applied(lambda: False)
     assert isinstance(ended.error, PipelineError)
     assert "offset 7 of plays/0 is one that micro-batches read" in str(ended.error)
@@ -278,5 +278,7 @@ def test_a_checkpoint_is_of_one_pipeline_and_one_mode(tmp_path: Path) -> None:
     with pytest.raises(ConflictError, match="was made by micro-batches, and real-time mode cannot go on from it"):
         RealTimeCheckpoint(micro).open(compile(CHARTS), 2)
     check_not_real_time(micro)
+    check_not_real_time(tmp_path / "charts")  # it was never started
+    (tmp_path / "charts" / "queries").mkdir()
     with pytest.raises(ConflictError, match=r"was made in real-time mode.*go on with --mode real-time"):
         check_not_real_time(tmp_path / "charts")

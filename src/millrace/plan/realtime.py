@@ -179,7 +179,7 @@ def _check_source(source: Source) -> None:
             raise _no("a column of headers" if part.startswith((HEADER, "headers")) else part, source.place)
     for column in source.value_schema:
         if column.type not in _READ:
-            raise _no(f"column {column.name!r} of type {column.type}", source.place, "declare it as STRING")
+            raise _no(f"column {column.name!r} of type {column.type}", source.place)
 
 
 def _check_each_once(stream: Stream) -> None:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -26,18 +27,17 @@ from millrace.model.kafka_sink import KafkaSink
 from millrace.model.pipeline import Pipeline
 from millrace.model.stream import Source
 from millrace.plan.compile import PlanSettings, compile, view_id
-from millrace.plan.flow import flow_of
 from millrace.plan.plan import Plan
 from millrace.plan.realtime import check_real_time
-from millrace.running.applier import Applied, AppliedView, Applier, digest_of
+from millrace.running.applier import AppliedView, Applier, digest_of
 from millrace.running.handle import PATIENCE
 from millrace.running.lease import Lease
 from millrace.running.preflight import serving
 from millrace.running.realtime_checkpoint import IN_MICRO_BATCHES, RealTimeCheckpoint
+from millrace.running.realtime_telling import Teller
 from millrace.running.settings import Locations, StreamOptions
-from millrace.running.status import is_locked, note
+from millrace.running.status import is_locked
 from millrace.running.streaming import Listener
-from millrace.running.totals import Totals
 from millrace.running.views import KeptViews
 from millrace.running.waiting import LONGEST, Waiting, backoff, may_pass
 from millrace.sources.changelog import Changelogs
@@ -45,10 +45,8 @@ from millrace.sources.kafka import KafkaFeed
 from millrace.sources.kafka_cluster import opened, remember
 from millrace.spark.checkpoint import Checkpoint, in_use
 from millrace.spark.java import java_in
-from millrace.spark.progress import BatchProgress, PartProgress
-from millrace.spark.recent import Recent, write_flow
 from millrace.views.shape import shape_of
-from millrace.views.store import NoViewsError, open_store
+from millrace.views.store import NoViewsError, Store, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -59,7 +57,6 @@ CHECKPOINT_EVERY = "2m"
 """How often Spark makes a checkpoint, unless `interval` says otherwise. Its output pauses meanwhile."""
 LEAST = 5 * SECOND
 """The least time between two checkpoints that Spark accepts."""
-_TELL_EVERY = 1.0
 _LOST = ("KAFKA_DATA_LOSS", "Some data may have been lost")
 
 
@@ -108,6 +105,21 @@ def _partitions(source: Source) -> int:
 
 def _shards() -> int:
     return max(1, min(os.cpu_count() or 1, 8))
+
+
+class ViewCommits:
+    """Commits to a store. The first one creates the views, so that a run that fails before leaves none."""
+
+    def __init__(self, store: Store, pipeline: Pipeline, generation: int) -> None:
+        """Refuse views that exist with another shape."""
+        self._store, self._views = store, KeptViews(store, pipeline, generation)
+
+    def commit(
+        self, commit: Commit, answers: Mapping[str, pa.Table], once: bool, generation: int | None, newer: bool
+    ) -> object:
+        """Store a commit with its answers."""
+        self._views.open()
+        return self._store.commit(commit, answers, once, generation, newer)
 
 
 class RealTimeStream:
@@ -186,6 +198,7 @@ class RealTimeStream:
         self._held.close()
 
     def _start(self) -> None:
+        from millrace.running.realtime_letters import Asides
         from millrace.spark import realtime
         from millrace.spark.failure import plain_error
 
@@ -208,10 +221,8 @@ class RealTimeStream:
                     f"start with a store of its own: --store URL; or {IN_MICRO_BATCHES}",
                 )
             self._held.enter_context(store.claim(self._pipeline.name, generation))
-            KeptViews(store, self._pipeline, generation).open()
         starts = self._starts(plan, checkpoint)
         outputs = self._outputs(plan, opened_.id)
-        servers = outputs[0].servers
         partitions = {each.topic: opened_.shards for each in outputs if each.stage.query is not None}
         partitions |= {outputs[0].aside: 1}
         views = {
@@ -220,24 +231,22 @@ class RealTimeStream:
             for name in self._pipeline.views
             if each.stage.query is not None and each.stage.id == view_id(name)
         }
-        changelogs = Changelogs(servers)
+        changelogs = Changelogs(outputs[0].aside_servers)
         self._held.callback(changelogs.close)
         changelogs.make(partitions)
         if last is None:
             last = Commit(self._pipeline.name, opened_.id, -1, digest_of(partitions, {}))
-        from millrace.running.realtime_letters import Asides
-
         asides = Asides(box_of(self._home.checkpoint.parent, self._pipeline.name), plan)
         self._teller.into(folder)
+        commits = ViewCommits(store, self._pipeline, generation) if self._pipeline.views else checkpoint
         applier = Applier(
-            changelogs, views, partitions, asides, store if self._pipeline.views else checkpoint, last, generation,
-            self._teller.applied,
+            changelogs, views, partitions, asides, commits, last, generation, self._teller.applied
         )  # fmt: skip
         every = parse_duration(self._how.interval or CHECKPOINT_EVERY, "interval") // 1000
         own = realtime.session_for(self._lease.session(folder / "spark.log"), opened_.shards)
         try:
             for output in outputs:
-                self._queries += realtime.start(own, plan, output, starts, folder, f"{every} milliseconds", opened_.id)
+                self._queries += realtime.start(own, plan, output, starts, folder, f"{every} milliseconds", uuid4().hex)
         except Exception as error:
             raise plain_error(error) from error
         applier.start()
@@ -258,17 +267,16 @@ class RealTimeStream:
         from millrace.spark.realtime import RealTimeOutput
 
         made = []
-        sources = {each.id: each.source for each in plan.sources}
         first = dict(plan.sources[0].source.options)[SERVERS]
         aside = f"millrace.{plan.pipeline}.{id}.aside"
         for output in plan.outputs:
             stage = plan.stage(output.stage)
             if isinstance(output.sink, KafkaSink):
                 key = output.sink.key[0] if output.sink.key else None
-                made.append(RealTimeOutput(stage, output.sink.servers, output.sink.topic, aside, key))
+                made.append(RealTimeOutput(stage, output.sink.servers, output.sink.topic, first, aside, key))
             else:
-                assert sources
-                made.append(RealTimeOutput(stage, first, f"millrace.{plan.pipeline}.{id}.{output.name}", aside))
+                topic = f"millrace.{plan.pipeline}.{id}.{output.name}"
+                made.append(RealTimeOutput(stage, first, topic, first, aside))
         return made
 
     def _failure(self) -> Exception | None:
@@ -318,72 +326,3 @@ class RealTimeStream:
         waiting = Waiting(error.problem, str(error.advice), since, time.time() + seconds)
         self._teller.waits(waiting)
         self._on_wait(waiting)
-
-
-class Teller:
-    """Tells about once a second what was applied: to the display, to `status`, and to the page."""
-
-    def __init__(self, pipeline: Pipeline, on_batch: Listener) -> None:
-        """Nothing is told before the first commit."""
-        self._pipeline, self._on_batch = pipeline, on_batch
-        self._folder: Path | None = None
-        self._recent: Recent | None = None
-        self._totals = Totals()
-        self._progress: BatchProgress | None = None
-        self._pending: list[Applied] = []
-        self._told = self._began = time.time()
-        self._lock = threading.Lock()
-
-    def into(self, folder: Path) -> None:
-        """Write reports to this checkpoint."""
-        self._folder, self._recent = folder, Recent(folder)
-        write_flow(folder, flow_of(self._pipeline))
-
-    def applied(self, done: Applied) -> None:
-        """Note a commit."""
-        with self._lock:
-            self._pending.append(done)
-        self.tell_in_time()
-
-    def tell_in_time(self) -> None:
-        """Tell, if the last time is a second ago."""
-        if time.time() - self._told >= _TELL_EVERY:
-            self.tell()
-
-    def tell(self) -> None:
-        """Tell what was applied since the last time."""
-        with self._lock:
-            pending, self._pending = self._pending, []
-            now, before = time.time(), self._told
-            self._told = now
-        if not pending or self._folder is None or self._recent is None:
-            return
-        answers: dict[str, pa.Table] = {}
-        for done in pending:
-            answers |= done.answers
-        parts = {
-            view_id(name): PartProgress(
-                None, None, 0, 0, 0, sum(len(done.answers[name]) for done in pending if name in done.answers)
-            )
-            for name in self._pipeline.views
-        }
-        progress = BatchProgress(
-            pending[-1].batch, sum(done.records for done in pending), now - before, sum(done.dead for done in pending),
-            parts,
-        )  # fmt: skip
-        self._progress, self._totals = progress, self._totals.after(progress)
-        self._recent.add(progress, now, round(self._began, 3))
-        self._note(None)
-        self._on_batch(progress, {view_id(name): rows for name, rows in answers.items()})
-
-    def waits(self, waiting: Waiting | None) -> None:
-        """Report what the run waits for; None if it no longer waits."""
-        with suppress(OSError):
-            self._note(waiting)
-
-    def _note(self, waiting: Waiting | None) -> None:
-        if self._folder is not None:
-            note(
-                self._folder, self._pipeline.name, self._progress, self._totals.dead_letters, 0,
-                rows=self._totals.rows, answers=self._totals.answers, waiting=waiting,
-            )  # fmt: skip

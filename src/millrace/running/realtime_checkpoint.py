@@ -113,7 +113,7 @@ class RealTimeCheckpoint:
 
 def check_not_real_time(folder: Path) -> None:
     """Refuse to run micro-batches from a checkpoint of real-time mode."""
-    if RealTimeCheckpoint(folder).file.exists():
+    if RealTimeCheckpoint(folder).file.exists() and (folder / "queries").exists():  # otherwise it has not started
         raise ConflictError(
             f"checkpoint {folder} was made in real-time mode, and micro-batches cannot go on from it",
             f"go on with --mode real-time; or {IN_MICRO_BATCHES}",

@@ -19,6 +19,7 @@ from millrace.letters.letter import LetterSource, Rejected
 from millrace.model.errors import PipelineError
 from millrace.model.stream import Source, event_times
 from millrace.plan.plan import Plan
+from millrace.running.realtime_checkpoint import IN_MICRO_BATCHES
 from millrace.spark.realtime import UNTIMELY
 from millrace.spark.sure_json import UNSURE
 
@@ -77,8 +78,8 @@ class Asides:
             raise PipelineError(
                 f"the record at offset {offset} of {origin} is one that micro-batches read, but Spark may read in "
                 f"another way: {_text(value)!r:.120}",
-                "real-time mode needs plain JSON: times such as 2026-01-01T12:00:00Z, and texts in quotes; use "
-                "--mode micro-batch with a checkpoint and a store of its own",
+                "real-time mode needs plain JSON: times such as 2026-01-01T12:00:00Z, and texts in quotes; to go on, "
+                f"{IN_MICRO_BATCHES}",
                 source.place,
             )
         return misfits[0].problem, misfits[0].reason, misfits[0].hint

@@ -50,6 +50,7 @@ class RealTimeOutput:
     servers: str
     topic: str
     """Where its records go: a changelog, or the topic of a sink."""
+    aside_servers: str
     aside: str
     """Where records without a value go."""
     key: str | None = None
@@ -90,16 +91,19 @@ def start(
     }
     rows = RealTimePlan(spark, Job(plan, (0,)), stage, frames)
     main = changelog(stage.query, rows.elements()) if stage.query is not None else rows.records(output.key)
-    pairs = (("main", main, output.topic), ("aside", rows.aside(), output.aside))
+    targets = (
+        ("main", main, output.servers, output.topic),
+        ("aside", rows.aside(), output.aside_servers, output.aside),
+    )
     return [
         frame.writeStream.format("kafka")
-        .options(**{"kafka.bootstrap.servers": output.servers, "topic": topic, **_PRODUCER})
+        .options(**{"kafka.bootstrap.servers": servers, "topic": topic, **_PRODUCER})
         .option("checkpointLocation", str(folder / "queries" / f"{output.file}-{name}"))
         .outputMode("update")
         .trigger(realTime=every)  # type: ignore[call-overload]
         .queryName(f"{plan.pipeline} {stage.id} {name}")
         .start()
-        for name, frame, topic in pairs
+        for name, frame, servers, topic in targets
     ]
 
 

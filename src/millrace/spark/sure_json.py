@@ -111,7 +111,7 @@ def _test_of(type: str) -> Callable[[Column, Column], Column]:
         case "DATE":
             return lambda text, value: text.rlike(f"^{_DAY}\\z") & value.isNotNull()
         case "TIMESTAMP":
-            return lambda text, value: text.rlike(f"^{_DAY}T{_CLOCK}{_ZONE}\\z") & value.isNotNull()
+            return lambda text, value: text.rlike(f"^{_DAY}([T ]{_CLOCK}{_ZONE})?\\z") & value.isNotNull()
         case _:
             raise AssertionError(f"{type} is refused in real-time mode")
 
