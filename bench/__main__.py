@@ -7,7 +7,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import engine, formats, ingest, live, logs, nexmark, peers, pure, shapes, stages, stores
+from bench import engine, formats, ingest, live, logs, nexmark, peers, pure, real_time, shapes, stages, stores
 from bench.figures import Figure
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
@@ -28,6 +28,7 @@ _PARTS = {
     "shapes": shapes.run,
     "formats": formats.run,
     "live": live.run,
+    "real_time": real_time.run,
 }
 
 

@@ -132,7 +132,7 @@ def nothing_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     some = jars.pinned()[:2]
-    monkeypatch.setattr(jars, "pinned", lambda: some)
+    monkeypatch.setattr(jars, "pinned", lambda *_: some)
     return tmp_path / "cache"
 
 

@@ -79,7 +79,7 @@ def plain(default: object) -> object:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"mode": "stream"}, "unknown mode 'stream' (known: micro-batch, batch)"),
+        ({"mode": "stream"}, "unknown mode 'stream' (known: micro-batch, real-time, batch)"),
         ({"layer": "bach"}, "unknown layer 'bach'; did you mean 'batch'?"),
         ({"guarantee": "exactly"}, "unknown guarantee"),
         ({"latency": "fast"}, "latency"),

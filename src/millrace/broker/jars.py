@@ -1,4 +1,4 @@
-"""The jars of Kafka, pinned by hash in `jars.txt` and fetched from a Maven repository.
+"""The jars of Kafka and of Spark's connector to it, pinned by hash and fetched from a Maven repository.
 
 PySpark contains Ivy, with which Spark itself fetches packages: it knows Maven Central. A jar that the local Maven
 repository or a folder of the user's already has is taken from there. Whatever the origin, a jar whose hash is not the
@@ -20,7 +20,6 @@ from millrace.spark.cache import caches
 
 MAVEN = "MILLRACE_MAVEN"
 """The environment variable with the URL of a Maven repository to use in place of Maven Central."""
-_PINNED = Path(__file__).with_name("jars.txt")
 _SECONDS = 600
 
 
@@ -44,38 +43,58 @@ class Jar:
         return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.file}"
 
 
-def pinned() -> list[Jar]:
-    """The jars that Kafka consists of."""
-    lines = _PINNED.read_text(encoding="utf-8").split("\n")
+@dataclass(frozen=True, slots=True)
+class JarSet:
+    """Jars that belong together."""
+
+    name: str
+    """What they are, in messages."""
+    file: str
+    """The file beside this one that pins them."""
+    main: str
+    """The beginning of the artifact whose version is theirs."""
+    cache: str
+    """The beginning of the name of their folder in the cache."""
+
+
+KAFKA = JarSet("Kafka", "jars.txt", "kafka_", "kafka")
+"""The jars that Kafka consists of."""
+CONNECTOR = JarSet("Spark's Kafka connector", "connector.txt", "spark-sql-kafka", "spark-kafka")
+"""The jars that Spark needs to read and write Kafka itself; decision 034 says why these versions."""
+
+
+def pinned(of: JarSet = KAFKA) -> list[Jar]:
+    """The jars of a set."""
+    lines = Path(__file__).with_name(of.file).read_text(encoding="utf-8").split("\n")
     return [Jar(*line.replace(":", " ").split()) for line in lines if line]
 
 
-def version() -> str:
-    """The version of Kafka."""
-    return next(jar.version for jar in pinned() if jar.artifact.startswith("kafka_"))
+def version(of: JarSet = KAFKA) -> str:
+    """The version of a set: that of its main artifact."""
+    return next(jar.version for jar in pinned(of) if jar.artifact.startswith(of.main))
 
 
-def cache_of(environment: Mapping[str, str]) -> Path:
+def cache_of(environment: Mapping[str, str], of: JarSet = KAFKA) -> Path:
     """The folder that keeps fetched jars."""
-    return caches(environment) / f"kafka-{version()}"
+    return caches(environment) / f"{of.cache}-{version(of)}"
 
 
-def given(folder: Path) -> list[Path]:
+def given(folder: Path, of: JarSet = KAFKA) -> list[Path]:
     """The jars in a folder of the user's. Raises MillraceError if one is missing or is not the pinned one."""
-    jars = pinned()
+    jars = pinned(of)
     missing = [jar.file for jar in jars if not (folder / jar.file).is_file()]
     if missing:
         raise NotFoundError(
-            f"{folder} lacks {len(missing)} of the {len(jars)} jars of Kafka {version()}, such as {missing[0]}",
+            f"{folder} lacks {len(missing)} of the {len(jars)} jars of {of.name} {version(of)}, such as {missing[0]}",
             "put them there, or leave --jars out to fetch them",
         )
     return [_checked(folder / jar.file, jar) for jar in jars]
 
 
-def fetched(java: Path, environment: Mapping[str, str] = os.environ) -> list[Path]:
+def fetched(java: Path, environment: Mapping[str, str] = os.environ, of: JarSet = KAFKA) -> list[Path]:
     """The jars in the cache, after those that it lacks were copied from the local Maven repository or fetched."""
-    cache, local = cache_of(environment), Path.home() / ".m2" / "repository"
-    jars = pinned()
+    cache, local = cache_of(environment, of), Path.home() / ".m2" / "repository"
+    jars = pinned(of)
     cache.mkdir(parents=True, exist_ok=True)
     missing = [jar for jar in jars if not _is(cache / jar.file, jar)]
     for jar in missing:
@@ -84,13 +103,13 @@ def fetched(java: Path, environment: Mapping[str, str] = os.environ) -> list[Pat
     missing = [jar for jar in missing if not _is(cache / jar.file, jar)]
     if missing:
         with TemporaryDirectory(prefix="millrace-jars-", dir=cache) as folder:
-            _fetch(java, missing, Path(folder), environment.get(MAVEN))
+            _fetch(java, missing, Path(folder), environment.get(MAVEN), of)
             for jar in missing:
                 _keep(_checked(Path(folder, jar.file), jar), cache / jar.file)
     return [cache / jar.file for jar in jars]
 
 
-def _fetch(java: Path, jars: Iterable[Jar], into: Path, repository: str | None) -> None:
+def _fetch(java: Path, jars: Iterable[Jar], into: Path, repository: str | None, of: JarSet) -> None:
     """Fetch jars with Ivy. Raises MachineError if one does not arrive, with Ivy's own output."""
     import pyspark  # slow, and not needed where the jars are there
 
@@ -114,7 +133,7 @@ def _fetch(java: Path, jars: Iterable[Jar], into: Path, repository: str | None) 
         where = repository or "Maven Central"
         what = f", such as {missing[0].group}:{missing[0].artifact}:{missing[0].version}" if missing else ""
         raise MachineError(
-            f"the jars of Kafka cannot be fetched from {where}{what}",
+            f"the jars of {of.name} cannot be fetched from {where}{what}",
             f"the reason is in {kept}; check the network, name another Maven repository in {MAVEN}, or give a folder "
             "of jars: --jars FOLDER",
         )

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from millrace.broker.jars import MAVEN
 from millrace.cli.options import (
     DEFAULTS,
     LOCAL,
@@ -73,7 +74,8 @@ def run(
     mode: Annotated[
         str,
         typer.Option(
-            help="micro-batch runs as a stream without end; batch runs once over all records of the sources.",
+            help="micro-batch runs as a stream without end; real-time does so within milliseconds, from Kafka; "
+            "batch runs once over all records of the sources.",
             metavar="MODE",
         ),
     ] = DEFAULTS.mode,
@@ -130,6 +132,16 @@ def run(
     master: Master = LOCAL,
     conf: Conf = None,
     shared: Shared = None,
+    jars: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder with the jars of Spark's Kafka connector, for real-time mode. Default: they are fetched "
+            f"once from Maven Central, or from the Maven repository whose URL is in {MAVEN}.",
+            metavar="FOLDER",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each micro-batch.")] = False,
     serve: Annotated[
         bool, typer.Option("--serve", help="Serve HTTP beside the run, as millrace serve does: see there.")
@@ -155,7 +167,7 @@ def run(
     with plain_mistakes():
         settings = Settings(
             mode, layer, checkpoint, log, store, guarantee, interval, latency, until_caught_up, retry, from_savepoint,
-            from_here, shards, master, parsed_conf(conf), shared,
+            from_here, shards, master, parsed_conf(conf), shared, jars,
         )  # fmt: skip
         if watch:
             arguments = [each for each in sys.argv[1:] if each != "--watch"]
@@ -181,13 +193,15 @@ def run(
             elif mode == "batch":
                 done = run_batch(console, loaded, home, shards)
             else:
-                done = run_stream(console, loaded, home, settings.how, json, from_savepoint)
+                done = run_stream(console, loaded, home, settings.how, json, from_savepoint, jars)
         Console(stderr=True).out(done, highlight=False)
 
 
 def _check_several(settings: Settings) -> None:
     """Refuse settings that several pipelines cannot share."""
-    once = "--mode batch" if settings.mode == "batch" else "--layer batch" if settings.layer == "batch" else None
+    once = "--layer batch" if settings.layer == "batch" else None
+    if settings.mode != "micro-batch":
+        once = f"--mode {settings.mode}"
     if once is not None:
         raise PipelineError(f"{once} runs one pipeline", "run the pipelines in commands of their own")
     for name in ("checkpoint", "from_savepoint"):
@@ -357,13 +371,19 @@ def explain(
     file: PipelineFile,
     pipeline: PipelineName = None,
     sql: Annotated[bool, typer.Option("--sql", help="Also show the SQL of fused edges.")] = False,
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="With real-time, refuse what does not run in that mode, as millrace run does.", metavar="MODE"
+        ),
+    ] = DEFAULTS.mode,
 ) -> None:
     """Show the plan of a pipeline: its flow, and whether each edge runs fused in DuckDB or natively in Spark.
 
     Example: [bold]millrace explain charts.py[/bold]
     """
     with plain_mistakes():
-        typer.echo(explained(load(file, pipeline), statements=sql))
+        typer.echo(explained(load(file, pipeline), statements=sql, mode=mode))
 
 
 def check(

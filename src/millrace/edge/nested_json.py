@@ -54,7 +54,7 @@ class NestedColumn:
                 elements = list(chain.from_iterable(each for each in values if each is not None))
                 offsets, below = _spread(values, rows)
                 return pa.ListArray.from_arrays(
-                    offsets, self._array(elements, below, element, f"{path}[]"), arrow_type(type), mask=_nulls(values)
+                    offsets, self._array(elements, below, element, f"{path}[]"), _kind_of(type), mask=_nulls(values)
                 )
             case MapType(key, item):
                 values = self._only(dict, values, rows, path)
@@ -68,7 +68,7 @@ class NestedColumn:
                         None if row in self._wrong else each for row, each in zip(rows.tolist(), values, strict=True)
                     ]
                     return self._array(kept, rows, type, path)
-                return pa.MapArray.from_arrays(offsets, keys, held, arrow_type(type), mask=_nulls(values))
+                return pa.MapArray.from_arrays(offsets, keys, held, _kind_of(type), mask=_nulls(values))
             case StructType(fields):
                 values = self._only(dict, values, rows, path)
                 if self._is_strict:
@@ -79,7 +79,7 @@ class NestedColumn:
                     )
                     for name, kind in fields
                 ]
-                return pa.StructArray.from_arrays(parts, fields=list(arrow_type(type)), mask=_nulls(values))
+                return pa.StructArray.from_arrays(parts, fields=list(_kind_of(type)), mask=_nulls(values))
             case None:
                 if type == "STRING":
                     return pa.array([each if each is None else _text(each) for each in values], pa.string())
@@ -115,6 +115,12 @@ class NestedColumn:
 _LOADS = json.JSONDecoder(
     object_pairs_hook=First, parse_float=Written, parse_int=Written, parse_constant=Written
 ).decode
+
+
+def _kind_of(type: str) -> pa.DataType:
+    kind = arrow_type(type)
+    assert kind is not None
+    return kind
 
 
 def _spread(values: list[Any], rows: _Rows) -> tuple[pa.Array, _Rows]:

@@ -197,6 +197,7 @@ class Pipeline:
         master: str = "local[*,4]",
         conf: Mapping[str, str] | None = None,
         shared: Sequence[str | Path] | None = None,
+        jars: str | Path | None = None,
         spark: "SparkSession | None" = None,
     ) -> "Run":
         """Run the pipeline on Spark, in the background of this process; returns as soon as it has started.
@@ -212,7 +213,7 @@ class Pipeline:
 
         settings = Settings(
             mode, layer, checkpoint, log, store, guarantee, interval, latency, until_caught_up, retry, from_savepoint,
-            from_here, shards, master, conf, shared,
+            from_here, shards, master, conf, shared, jars,
         )  # fmt: skip
         return start(self, settings, spark)
 

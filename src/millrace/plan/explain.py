@@ -4,19 +4,36 @@ from textwrap import indent
 
 import sqlglot
 
+from millrace.model.errors import PipelineError, unknown
 from millrace.model.explain import flow_as_text
 from millrace.model.pipeline import Pipeline
 from millrace.plan.compile import PlanSettings, compile
 from millrace.plan.plan import FusedEdge, NativeEdge, Plan, Stage
+from millrace.plan.realtime import check_real_time
+
+REAL_TIME = "real time: a Spark query from Kafka to Kafka"
 
 
-def explain(pipeline: Pipeline, *, statements: bool = False) -> str:
-    """The plan of a pipeline as text; with `statements`, also the SQL that its fused edges run."""
-    return as_text(compile(pipeline, PlanSettings()), statements=statements)
+def explain(pipeline: Pipeline, *, statements: bool = False, mode: str = "micro-batch") -> str:
+    """The plan of a pipeline as text; with `statements`, also the SQL that its fused edges run.
+
+    In the mode `real-time` it refuses what does not run there. Sinks run there with at-least-once.
+    """
+    match mode:
+        case "micro-batch" | "batch":
+            return as_text(compile(pipeline, PlanSettings()), statements=statements)
+        case "real-time":
+            check_real_time(pipeline, "at-least-once")
+            return as_text(compile(pipeline, PlanSettings(fuse=False)), statements=statements, edge=REAL_TIME)
+        case _:
+            raise PipelineError(unknown("mode", mode, ("micro-batch", "real-time", "batch")))
 
 
-def as_text(plan: Plan, *, statements: bool = False) -> str:
-    """A plan as text: its outputs, and before each of them the stages that it reads and that are no outputs."""
+def as_text(plan: Plan, *, statements: bool = False, edge: str | None = None) -> str:
+    """A plan as text: its outputs, and before each of them the stages that it reads and that are no outputs.
+
+    `edge` says how the edges run, if the plan does not.
+    """
     blocks: list[list[str]] = []
     shown: dict[str, str] = {}
     named = [(stage.of, stage.label) for stage in plan.stages if stage.is_read]
@@ -30,7 +47,7 @@ def as_text(plan: Plan, *, statements: bool = False) -> str:
         again = next((label for known, label in flows if known == flow), None)
         flows.append((flow, stage.label))
         lines = [flow if again is None else f"{'same as':<11} {again}"]
-        lines += [f"{'edge':<11} {edge_as_text(plan, stage)}", last]
+        lines += [f"{'edge':<11} {edge or edge_as_text(plan, stage)}", last]
         blocks.append([*lines, *(_statements(plan, stage) if statements else [])])
 
     flows: list[tuple[str, str]] = []

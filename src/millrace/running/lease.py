@@ -85,7 +85,8 @@ def _acquire(name: str, master: str, log: Path, conf: Mapping[str, str]) -> "Spa
                 f"another pipeline of this process runs on master {_shared.master}; use the same, not {master}"
             )
         elif _shared.conf != conf:
-            raise PipelineError("another pipeline of this process runs on a Spark with another conf; use the same")
+            advice = "use the same conf; a pipeline in real-time mode needs a process of its own"
+            raise PipelineError("another pipeline of this process runs on a Spark with other settings", advice)
         _shared.holders += 1
         return _shared.session
 

@@ -12,6 +12,7 @@ from millrace.model.pipeline import FileSink, Output, Pipeline, TableSink
 from millrace.model.query import queries_of
 from millrace.plan.compile import compile
 from millrace.running.agreement import Parts, TopicNow, disagreement, gaps, is_skippable, is_unused
+from millrace.running.realtime_checkpoint import check_not_real_time
 from millrace.running.settings import Locations
 from millrace.running.status import is_locked
 from millrace.spark.checkpoint import Checkpoint, in_use
@@ -67,6 +68,7 @@ def check_agreement(pipeline: Pipeline, home: Locations, store: Store, from_here
     checkpoint = Checkpoint(home.generation(generation))
     if is_locked(checkpoint.folder):
         raise in_use(checkpoint.folder)
+    check_not_real_time(checkpoint.folder)
     damage = damage_of(checkpoint)
     if damage is not None:
         raise damage

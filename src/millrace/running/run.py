@@ -26,9 +26,10 @@ from millrace.running.retried import RetriedStream
 from millrace.running.savepoint import check_savepoint, started_from
 from millrace.running.settings import Locations, StreamOptions
 from millrace.running.shown import RunDisplay, RunDisplays
-from millrace.running.streaming import typed, typed_stream
+from millrace.running.streaming import Listener, typed, typed_stream
 from millrace.running.totals import Totals, many
 from millrace.running.views import KeptViews, lookups
+from millrace.running.waiting import Waiting
 from millrace.spark.outputs import check_places
 from millrace.spark.writable import check_writable
 from millrace.spark.writers import parse_guarantee
@@ -37,6 +38,7 @@ from millrace.views.store import Store, open_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from millrace.running.realtime import RealTimeStream
     from millrace.spark.gather import Gathered
 
 T = TypeVar("T")
@@ -51,12 +53,13 @@ def run_stream(
     how: StreamOptions,
     as_json: bool = False,
     savepoint: Path | None = None,
+    jars: Path | None = None,
 ) -> str:
-    """Run in micro-batches until the stream ends or a signal stops it; returns the outcome in a line.
+    """Run in micro-batches, or in real time, until the stream ends or a signal stops it; returns the outcome in a line.
 
     With a savepoint, the run starts a new checkpoint from it; a run that is refused leaves none.
     """
-    (ended,) = run_streams(console, [(pipeline, home)], how, as_json, savepoint)
+    (ended,) = run_streams(console, [(pipeline, home)], how, as_json, savepoint, jars)
     if ended.error is not None:
         raise ended.error
     return ended.outcome
@@ -79,22 +82,18 @@ def run_streams(
     how: StreamOptions,
     as_json: bool = False,
     savepoint: Path | None = None,
+    jars: Path | None = None,
 ) -> list[Ended]:
     """Run pipelines in micro-batches on one Spark, until all have ended or a signal stops them.
 
     Mistakes that are found before Spark starts are raised. After that, a pipeline that fails does not stop the others.
-    A savepoint is that of the only pipeline.
+    A savepoint is that of the only pipeline, as is real-time mode, with a folder of `jars` for Spark.
     """
     for pipeline, home in runs:
         check_stream(pipeline, home, how, savepoint)
     names = ", ".join(pipeline.name for pipeline, _ in runs)
     displays = RunDisplays(console, as_json, several=len(runs) > 1)
-    with (
-        told_to_end() as told,
-        Lease(names, runs[0][1].master, conf=runs[0][1].conf) as lease,
-        displays,
-        ExitStack() as going,
-    ):
+    with told_to_end() as told, lease_for(*runs[0], how, names, jars) as lease, displays, ExitStack() as going:
         followed = [
             _Followed(pipeline, home, how, lease, displays.of(pipeline.name, lag_of(pipeline, home)), going)
             for pipeline, home in runs
@@ -108,6 +107,32 @@ def run_streams(
         with ThreadPoolExecutor(len(followed)) as stopping:  # each may take seconds to finish its micro-batch
             list(stopping.map(_Followed.stop, followed))
     return [each.ended() for each in followed]
+
+
+def lease_for(pipeline: Pipeline, home: Locations, how: StreamOptions, names: str, jars: Path | None) -> Lease:
+    """A hold on the Spark that a stream needs; it is not started yet."""
+    if not how.is_real_time:
+        return Lease(names, home.master, conf=home.conf)
+    from millrace.running.realtime import context_for  # its packages are optional
+
+    context = context_for(pipeline, home, how, jars)
+    return Lease(names, context.master, conf=(*context.config.items(), *home.conf))
+
+
+def stream_of(
+    pipeline: Pipeline,
+    home: Locations,
+    how: StreamOptions,
+    lease: Lease,
+    on_batch: Listener,
+    on_wait: Callable[[Waiting | None], None],
+) -> "RetriedStream | RealTimeStream":
+    """Start the stream of a pipeline, in micro-batches or in real time."""
+    if not how.is_real_time:
+        return RetriedStream(pipeline, home, how, lease, on_batch, on_wait)
+    from millrace.running.realtime import RealTimeStream  # its packages are optional
+
+    return RealTimeStream(pipeline, home, how, lease, on_batch, on_wait)
 
 
 class _Followed:
@@ -124,7 +149,7 @@ class _Followed:
     ) -> None:
         self._pipeline, self._home, self._how, self._lease = pipeline, home, how, lease
         self._shown, self._going = shown, going
-        self._stream: RetriedStream | None = None
+        self._stream: RetriedStream | RealTimeStream | None = None
         self._has_ended = False
         self._error: Exception | None = None
 
@@ -135,10 +160,11 @@ class _Followed:
     def start(self, savepoint: Path | None) -> None:
         """Start the stream, and first Spark if it does not run."""
         with self._noting_failure(), from_savepoint(savepoint, self._pipeline, self._home):
-            pipeline = typed_stream(self._pipeline, self._home, self._lease, self._how.from_here)
+            pipeline = typed_stream(self._pipeline, self._home, self._lease, self._how)
             shown = self._shown
-            stream = RetriedStream(pipeline, self._home, self._how, self._lease, shown.batch, shown.waits)
-            self._stream = self._going.enter_context(stream)
+            stream = stream_of(pipeline, self._home, self._how, self._lease, shown.batch, shown.waits)
+            self._stream = stream
+            self._going.push(stream.__exit__)
 
     def look(self, seconds: float) -> None:
         """Follow the stream for some seconds, or until it ends."""
@@ -181,6 +207,10 @@ def from_savepoint(savepoint: Path | None, pipeline: Pipeline, home: Locations) 
 
 def check_stream(pipeline: Pipeline, home: Locations, how: StreamOptions, savepoint: Path | None) -> None:
     """Refuse mistakes that can be detected before Spark is started, which takes seconds."""
+    if how.is_real_time:
+        from millrace.running.realtime import check_run  # its packages are optional
+
+        check_run(pipeline, how)
     check_answers(pipeline)
     check_placement(pipeline, home)
     if savepoint is not None:

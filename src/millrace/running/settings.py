@@ -10,7 +10,7 @@ from millrace.eventlog.topics import DEFAULT_LOG
 from millrace.model.duration import Duration
 from millrace.model.errors import FILE, MillraceError, PipelineError, shown, unknown
 
-MODES = ("micro-batch", "batch")
+MODES = ("micro-batch", "real-time", "batch")
 LAYERS = ("speed", "batch")
 _GUARANTEE = "exactly-once"
 _LATENCY = "1s"
@@ -71,6 +71,8 @@ class StreamOptions:
     """Whether new outputs start with the records that come next."""
     rescales: bool = False
     """Whether the checkpoint, a copy of a savepoint, may get another number of shards."""
+    is_real_time: bool = False
+    """Whether it runs in real-time mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class Settings:
     """Settings of Spark, such as spark.executor.memory."""
     shared: Sequence[str | Path] | None = None
     """Folders that all machines of the cluster have at the same path."""
+    jars: str | Path | None = None
+    """The folder with the jars of Spark's Kafka connector, for real-time mode; by default they are fetched."""
 
     def __post_init__(self) -> None:
         """Refuse values and combinations that no run accepts."""
@@ -120,6 +124,10 @@ class Settings:
                 )
         if self.until_caught_up and self.interval is not None:
             raise PipelineError("until_caught_up reads all records as fast as it can; leave the interval out")
+        if self.mode == "real-time":
+            self._check_real_time()
+        elif self.jars is not None:
+            raise PipelineError(f"jars has no effect with mode {self.mode}; leave it out")
         once = "layer" if self.layer == "batch" else "mode" if self.mode == "batch" else None
         if once is None:
             return
@@ -129,6 +137,21 @@ class Settings:
         for each in fields(self):
             if each.name in unused and getattr(self, each.name) != each.default:
                 raise PipelineError(f"{each.name} has no effect with {once} batch; leave it out")
+
+    def _check_real_time(self) -> None:
+        """Refuse settings that real-time mode does not know."""
+        if self.until_caught_up:
+            advice = "use --mode micro-batch or --mode batch"
+            raise PipelineError(
+                "until_caught_up does not run in real-time mode, which never has read everything", advice
+            )
+        if self.layer != "speed":
+            raise PipelineError("layer batch does not run in real-time mode", "leave --mode out")
+        for name in ("latency", "from_savepoint", "from_here"):
+            if getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                raise PipelineError(f"{name} has no effect with mode real-time; leave it out")
+        if self.guarantee == "at-most-once":
+            raise PipelineError("at-most-once does not run in real-time mode", "use --mode micro-batch")
 
     def home(self, pipeline: str, called: Sequence[str] = (FILE,)) -> Locations:
         """The locations of a pipeline with this name; `called` are the arguments that name it in a command.
@@ -153,5 +176,5 @@ class Settings:
         retry = self.retry if self.retry is not None else "0s" if self.until_caught_up else _RETRY
         return StreamOptions(
             self.guarantee, self.interval, self.until_caught_up, self.shards, self.latency, retry, self.from_here,
-            rescales=self.from_savepoint is not None,
+            rescales=self.from_savepoint is not None, is_real_time=self.mode == "real-time",
         )  # fmt: skip

@@ -8,13 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millrace.model.errors import PipelineError
 from millrace.model.pipeline import Pipeline
 from millrace.running.handle import Run
 from millrace.running.layers import check_layers, compute_batch_layer
 from millrace.running.lease import Lease, check_unclaimed
 from millrace.running.placement import check_placement
 from millrace.running.retried import RetriedStream
-from millrace.running.run import batch_summary, check_stream, from_savepoint, lag_of, prepare_batch
+from millrace.running.run import (
+    batch_summary,
+    check_stream,
+    from_savepoint,
+    lag_of,
+    lease_for,
+    prepare_batch,
+    stream_of,
+)
 from millrace.running.settings import Locations, Settings
 from millrace.running.streaming import typed, typed_stream
 from millrace.spark.outputs import check_places
@@ -23,6 +32,7 @@ from millrace.views.store import file_of, open_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from millrace.running.realtime import RealTimeStream
     from millrace.spark.gather import Gathered
 
 _LOOK_EVERY = 0.5
@@ -56,17 +66,23 @@ def _start(pipeline: Pipeline, home: Locations, settings: Settings, spark: "Spar
         check_places(pipeline, {}, home.log)
     else:
         check_stream(pipeline, home, settings.how, savepoint)
+    if settings.how.is_real_time and spark is not None:
+        raise PipelineError("real-time mode needs a Spark that it starts itself", "leave spark= out")
     if spark is None:
         check_unclaimed()
     with ExitStack() as held:
-        lease = held.enter_context(Lease(pipeline.name, home.master, spark, home.conf))
+        if settings.how.is_real_time:
+            jars = None if settings.jars is None else Path(settings.jars)
+            lease = held.enter_context(lease_for(pipeline, home, settings.how, pipeline.name, jars))
+        else:
+            lease = held.enter_context(Lease(pipeline.name, home.master, spark, home.conf))
         with from_savepoint(savepoint, pipeline, home):
             if settings.layer == "batch":
                 run = _layer(typed(pipeline, home, lease), home, lease, held)
             elif settings.mode == "batch":
                 run = _batch(typed(pipeline, home, lease), home, settings, lease, held)
             else:
-                pipeline = typed_stream(pipeline, home, lease, settings.how.from_here)
+                pipeline = typed_stream(pipeline, home, lease, settings.how)
                 run = _stream(pipeline, home, settings, lease, held)
     return run
 
@@ -74,7 +90,7 @@ def _start(pipeline: Pipeline, home: Locations, settings: Settings, spark: "Spar
 class _Streaming:
     """The work of a stream."""
 
-    def __init__(self, stream: RetriedStream, run: Run, home: Locations, ends: bool) -> None:
+    def __init__(self, stream: "RetriedStream | RealTimeStream", run: Run, home: Locations, ends: bool) -> None:
         """`ends` is True if the stream ends by itself."""
         self._stream, self._run, self._home, self._ends = stream, run, home, ends
         self._began = time.monotonic()
@@ -109,7 +125,7 @@ class _Once:
 
 def _stream(pipeline: Pipeline, home: Locations, settings: Settings, lease: Lease, held: ExitStack) -> Run:
     run = Run(pipeline.name, lag_of(pipeline, home))
-    stream = RetriedStream(pipeline, home, settings.how, lease, run.on_batch, run.on_wait)
+    stream = stream_of(pipeline, home, settings.how, lease, run.on_batch, run.on_wait)
     held.enter_context(stream)
     run.begin(_Streaming(stream, run, home, settings.until_caught_up), held.pop_all())
     return run

@@ -29,13 +29,13 @@ def typed(pipeline: Pipeline, home: Locations, lease: Lease) -> Pipeline:
     return pipeline if is_settled(pipeline) else settled(lease.session(home.checkpoint / "spark.log"), pipeline)
 
 
-def typed_stream(pipeline: Pipeline, home: Locations, lease: Lease, from_here: bool) -> Pipeline:
+def typed_stream(pipeline: Pipeline, home: Locations, lease: Lease, how: StreamOptions) -> Pipeline:
     """The same for a stream, which is refused before Spark starts if it cannot go on whatever the types are."""
     from millrace.spark.settled import is_settled
 
-    if not is_settled(pipeline):
+    if not how.is_real_time and not is_settled(pipeline):
         with closing(open_store(home.store)) as store:
-            check_untyped(pipeline, home, store, from_here)
+            check_untyped(pipeline, home, store, how.from_here)
     return typed(pipeline, home, lease)
 
 

@@ -26,8 +26,13 @@ class Changed:
         return bool(self.inserted or self.updated or self.deleted)
 
 
-def change(connection: StoreConnection, kept: ViewGeneration, answers: pa.Table, version: int, whole: bool) -> Changed:
-    """Upsert and delete rows of a view by answers, and log changes if it is served; `whole` deletes all other rows."""
+def change(
+    connection: StoreConnection, kept: ViewGeneration, answers: pa.Table, version: int, whole: bool, newer: bool = False
+) -> Changed:
+    """Upsert and delete rows of a view by answers, and log changes if it is served; `whole` deletes all other rows.
+
+    With `newer`, an answer whose index is not greater than that of the stored row does nothing.
+    """
     new = _net(connection, kept, answers, whole)
     if not len(new) and not whole:
         return Changed(0, 0, 0)
@@ -38,7 +43,8 @@ def change(connection: StoreConnection, kept: ViewGeneration, answers: pa.Table,
     connection.load(tables.stage, new, json)
     all_nulls = np.unique(np.asarray(new[NULLS])).tolist()
     all_rows = whole or kept.shape.merges
-    statements = [tables.pair(nulls, all_rows) for nulls in all_nulls]
+    statements = [tables.leave_older(nulls) for nulls in all_nulls] if newer else []
+    statements += [tables.pair(nulls, all_rows) for nulls in all_nulls]
     if kept.shape.merges and not whole:
         statements += [tables.pair_overlapping(nulls) for nulls in all_nulls]
     if whole:

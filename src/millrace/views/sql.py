@@ -103,7 +103,12 @@ class SqlStore(ABC):
         return None if found is None else found.commit
 
     def commit(
-        self, commit: Commit, answers: Mapping[str, pa.Table], once: bool, generation: int | None = None
+        self,
+        commit: Commit,
+        answers: Mapping[str, pa.Table],
+        once: bool,
+        generation: int | None = None,
+        newer: bool = False,
     ) -> int | None:
         """Apply the answers of a micro-batch to views."""
 
@@ -114,7 +119,7 @@ class SqlStore(ABC):
             last = catalog.last_commit(commit.pipeline, to)
             if last and is_stored(last.commit, commit, f"generation {to} of the views of {commit.pipeline}") and once:
                 return last.version if again else None
-            version = self._change(connection, commit.pipeline, to, answers, version, whole=False)
+            version = self._change(connection, commit.pipeline, to, answers, version, whole=False, newer=newer)
             catalog.record(to, CommittedBatch(commit, version))
             return version
 
@@ -309,6 +314,7 @@ class SqlStore(ABC):
         answers: Mapping[str, pa.Table],
         version: int,
         whole: bool,
+        newer: bool = False,
     ) -> int:
         """Apply answers to views; returns the version, which is a new one if any row changed."""
         catalog = Catalog(connection)
@@ -317,7 +323,7 @@ class SqlStore(ABC):
         for name, table in answers.items():
             if name not in views:
                 raise not_found("view", name, views, "open() makes the views of a pipeline")
-            changed = change(connection, views[name], table, version + 1, whole)
+            changed = change(connection, views[name], table, version + 1, whole, newer)
             if changed:
                 catalog.count(views[name], changed.inserted - changed.deleted, version + 1)
                 any_changed = True

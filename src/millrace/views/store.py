@@ -172,14 +172,20 @@ class Store(Protocol):
         """The last commit to a generation of a pipeline's views; None if there is none."""
 
     def commit(
-        self, commit: Commit, answers: Mapping[str, pa.Table], once: bool, generation: int | None = None
+        self,
+        commit: Commit,
+        answers: Mapping[str, pa.Table],
+        once: bool,
+        generation: int | None = None,
+        newer: bool = False,
     ) -> int | None:
         """Apply the answers of a micro-batch to a generation of views and record the commit, in one transaction.
 
         The default generation is the served one. Answers are ordered within a view: of several for the same key, the
         last counts. A diff of +1 upserts the row of its key, -1 deletes it. With `once` the commit is idempotent: it
         does nothing if it is recorded already. Returns the version that holds the answers; None if it did nothing.
-        Raises ConflictError if the last recorded commit is not the one before.
+        Raises ConflictError if the last recorded commit is not the one before. With `newer`, an answer replaces a row
+        only if the index of its pane is greater.
         """
 
     def correct(self, pipeline: str, answers: Mapping[str, pa.Table], generation: int | None = None) -> int:

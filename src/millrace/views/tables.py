@@ -72,6 +72,15 @@ class Tables:
             made.append(f"DELETE FROM {table}")
         return made
 
+    def leave_older(self, nulls: int) -> str:
+        """Remove new rows whose pane is not newer, by its index, than that of the stored row of their key."""
+        place = len(self.shape.columns.names) - 2
+        stored = f"{self._match(self.shape.key_places, nulls)} AND d.{self._name(place)} >= s.c{place}"
+        return (
+            f"DELETE FROM {self.stage} AS s WHERE s.{NULLS} = {nulls} "
+            f"AND EXISTS (SELECT 1 FROM {self.data} d WHERE {stored})"
+        )
+
     def pair(self, nulls: int, all_rows: bool = False) -> str:
         """Pair new rows with stored rows, for keys with this NULL mask.
 
