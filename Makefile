@@ -8,7 +8,7 @@ READY := .venv/ready
 # The many processes that tests start would else compile all of Millrace again, each for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo quick test browser soak check lint types format docs dist bench bench-peers vendor clean lock
+.PHONY: help demo quick test test-services browser soak check lint types format docs dist bench bench-peers vendor clean lock
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,13 +17,16 @@ demo: $(READY)  ## Show Millrace at work.
 	@$(BIN)/millrace demo
 
 quick: lint types  ## Lint, types and the tests without Spark and browser, with a tenth of the random examples.
-	$(BIN)/pytest -q -n 2 --dist worksteal -m "not spark and not browser" --hypothesis-profile=quick
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not spark and not browser and not services" --hypothesis-profile=quick
 
 test: $(READY) browser  ## Run all tests in two processes, and hold the coverage to its floors.
 	$(BIN)/pytest -q -n 2 --dist loadgroup --cov --cov-report=
 	$(BIN)/coverage report --fail-under=90
 	$(BIN)/coverage report --fail-under=95 --format=total --include='src/millrace/model/*'
 	$(BIN)/coverage report --fail-under=95 --format=total --include='src/millrace/panes/*'
+
+test-services: $(READY)  ## Run only the tests with a real Kafka, PostgreSQL or Spark cluster; `make test` has them, too.
+	$(BIN)/pytest -q -n 2 --dist loadgroup -m services
 
 browser:  ## Install Chromium for the tests of the page, if there is none.
 	@tools/browser.sh

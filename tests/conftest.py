@@ -38,7 +38,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFixture
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark who takes the Spark session or the browser, so that `make quick` cannot start them by mistake.
+    """Mark who takes Spark, the browser or a service, so that `make quick` cannot start them by mistake.
 
     Where tests run in several processes, those that start Spark come first: a long test at the end would run alone.
     """
@@ -47,6 +47,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.spark)
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
+        if {"kafka_", "postgres", "cluster_"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.services)
     if hasattr(config, "workerinput"):  # a process of xdist
         items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
