@@ -259,7 +259,7 @@ def test_a_sum_that_its_type_cannot_hold_ends_the_run(kafka_: Kafka, store: Stor
     world = World(kafka_, store, tmp_path)
     world.send(change("ann", 2, 2**63))
     ended = world.applied(lambda: False)
-    assert "view hourly has no answer, where user='ann'" in str(ended.error)
+    assert "view hourly has no answer: sum(ms) is 9223372036854775808, which BIGINT cannot hold" in str(ended.error)
     world.logs.close()
 
 

@@ -142,6 +142,22 @@ def test_rows_tell_the_version_that_wrote_them(store: Store) -> None:
     assert about.key == ("k", "window_start", "window_end")
 
 
+def test_with_newer_an_answer_replaces_a_row_only_if_its_index_is_greater(store: Store) -> None:
+    store.open("p", [HOURS, SHAPE])
+
+    def apply(batch: int, *rows: tuple[str | None, int, int]) -> None:
+        given = [(1, (key, n, "", "early", index, False)) for key, n, index in rows]
+        store.commit(Commit("p", "c", batch), {"counts": answers(SHAPE, given)}, True, newer=True)
+
+    apply(0, ("a", 1, 0), ("b", 5, 4), (None, 2, 1))
+    apply(1, ("a", 2, 1), ("b", 3, 2), (None, 9, 1))  # b was repeated from before; NULL is the same again
+    assert {row["k"]: row["n"] for row in store.rows("counts").rows.to_pylist()} == {"a": 2, "b": 5, None: 2}
+    apply(2, ("a", 0, 0), ("b", 6, 5), (None, 3, 2))
+    assert {row["k"]: row["n"] for row in store.rows("counts").rows.to_pylist()} == {"a": 2, "b": 6, None: 3}
+    changes = {(row["k"], row["n"], row["diff"]) for row in store.changes("counts", 1).to_pylist()}
+    assert changes == {("a", 1, -1), ("a", 2, 1), (None, 2, -1), ("b", 5, -1), (None, 3, 1), ("b", 6, 1)}
+
+
 def test_all_views_of_a_commit_change_at_once(store: Store) -> None:
     store.open("p", [HOURS, SHAPE])
     both = {"hourly": answers(HOURS, [(1, hour("a", 1))]), "counts": answers(SHAPE, batch_of(0))}

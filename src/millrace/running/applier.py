@@ -11,14 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from millrace.model.aggregate import Aggregate, Count, First, Min, Sum
 from millrace.model.connectors import Commit
-from millrace.model.duration import to_datetime
 from millrace.model.errors import NoValueError, PipelineError
 from millrace.model.pane import Timing
 from millrace.model.query import Query
@@ -33,7 +31,6 @@ COALESCE = 0.002
 """The seconds for which further records are waited for, to be committed together."""
 _IDLE = 0.05
 _TRIM_EVERY = 60.0
-_EPOCH = date(1970, 1, 1)
 
 Offsets = dict[tuple[str, int], int]
 
@@ -77,46 +74,44 @@ class AppliedView:
         columns = [*own, self.shape.diff, timing, index, last]
         return pa.schema([(column.name, kind_of(column.type)) for column in columns])
 
-    def row(self, key: bytes, count: int, parts: bytes) -> list[Any]:
-        """A record of the changelog as an answer."""
-        query = self.query
-        cell, given = json.loads(key), json.loads(parts)
-        types = [query.stream.schema.type_of(name) for name in query.keys]
-        keys = [decoded(type, cell[f"k{number}"]) for number, type in enumerate(types)]
-        bounds = [None if "start" not in cell else to_datetime(cell[end]) for end in ("start", "end")]
-        values = []
-        for number, computed in enumerate(query.computed):
-            kinds = [argument.type for argument in computed.arguments]
+    def table(self, cells: Mapping[bytes, tuple[int, bytes]]) -> pa.Table:
+        """Cells as answers: by their keys, the counts of their elements and their partials, as a changelog has them."""
+        keys = json.loads(b"[" + b",".join(cells) + b"]")
+        given = json.loads(b"[" + b",".join(parts for _, parts in cells.values()) + b"]")
+        columns = [[cell[f"k{number}"] for cell in keys] for number in range(len(self.query.keys))]
+        columns += [[cell.get(end) for cell in keys] for end in ("start", "end")]
+        for number, computed in enumerate(self.query.computed):
+            partials = _partials(computed.aggregate, number, given)
             try:
-                values.append(computed.aggregate.result(partial(computed.aggregate, kinds, number, given)))
+                columns.append([computed.aggregate.result(each) for each in partials])
             except NoValueError as error:
                 raise PipelineError(
-                    f"view {self.name} has no answer{query.of_key(tuple(keys))}: {error}",
+                    f"view {self.name} has no answer: {error}",
                     "use --mode micro-batch, which goes on without such answers",
                 ) from None
-        return [*keys, *bounds, *values, 1, str(Timing.EARLY), count - 1, False]
+        many = len(cells)
+        columns += [[1] * many, [str(Timing.EARLY)] * many]
+        columns += [[count - 1 for count, _ in cells.values()], [False] * many]
+        schema = self.schema
+        arrays = [_array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def partial(aggregate: Aggregate, types: Sequence[str], number: int, given: Mapping[str, Any]) -> Any:
-    """The partial of an aggregate, from the columns that `spark.realtime` wrote."""
-    first = given[f"p{number}_0"]
-    if isinstance(aggregate, Count):
-        return first
+def _partials(aggregate: Aggregate, number: int, given: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The partials of an aggregate, from what `spark.realtime` wrote. Times are microseconds, dates are days."""
+    first, second = f"p{number}_0", f"p{number}_1"
     if isinstance(aggregate, Sum):
-        return (int(first), given[f"p{number}_1"]) if given[f"p{number}_1"] else None
+        return [(int(each[first]), each[second]) if each[second] else None for each in given]
     if isinstance(aggregate, First):
-        return None if first is None else (first, decoded(types[0], given[f"p{number}_1"]))
-    assert isinstance(aggregate, Min)
-    return decoded(types[0], first)
+        return [None if each[first] is None else (each[first], each[second]) for each in given]
+    assert isinstance(aggregate, Count | Min)
+    return [each[first] for each in given]
 
 
-def decoded(type: str, value: Any) -> Any:
-    """A value, from what `spark.realtime.encoded` made of it."""
-    if value is None:
-        return None
-    if type == "TIMESTAMP":
-        return to_datetime(value)
-    return _EPOCH + timedelta(days=value) if type == "DATE" else value
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(kind):
+        return pa.array(values, pa.int64()).cast(kind)
+    return pa.array(values, pa.int32()).cast(kind) if pa.types.is_date32(kind) else pa.array(values, kind)
 
 
 def offsets_in(digest: str) -> Offsets:
@@ -194,7 +189,7 @@ class Applier:
             of_view, known = cells.setdefault(topic, {}), int(count)
             if _bytes(key) not in of_view or of_view[_bytes(key)][0] < known:
                 of_view[_bytes(key)] = known, parts
-        answers = {self._views[topic].name: self._table(topic, own) for topic, own in cells.items()}
+        answers = {self._views[topic].name: self._views[topic].table(own) for topic, own in cells.items()}
         batch = self._last.batch + 1
         dead = self._asides.keep(aside, self._last.checkpoint, batch) if aside else 0
         digest = digest_of(self._topics, offsets)
@@ -202,15 +197,6 @@ class Applier:
         self._store.commit(commit, answers, True, self._generation, newer=True)
         self._last, self._offsets = commit, offsets
         return Applied(batch, len(taken) - len(aside), answers, dead, min(each.timestamp()[1] for each in taken) / 1e3)
-
-    def _table(self, topic: str, cells: Mapping[bytes, tuple[int, bytes]]) -> pa.Table:
-        view = self._views[topic]
-        rows = [view.row(key, count, parts) for key, (count, parts) in cells.items()]
-        schema = view.schema
-        columns = [
-            pa.array(list(column), field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)
-        ]
-        return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _bytes(value: bytes | str) -> bytes:

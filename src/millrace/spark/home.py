@@ -33,15 +33,22 @@ _ALONE = "import os, sys; os.getpid() == os.getpgrp() or os.setsid(); os.execv(s
 """A program that runs another one in a session of its own."""
 _LATER = 10
 """How many times more often than by default a method runs before Java's second compiler translates it."""
-_OPTIONS = " ".join(
-    [
-        "-XX:+IgnoreUnrecognizedVMOptions",
-        f"-XX:Tier4InvocationThreshold={5_000 * _LATER}",
-        f"-XX:Tier4MinInvocationThreshold={600 * _LATER}",
-        f"-XX:Tier4CompileThreshold={15_000 * _LATER}",
-        f"-XX:Tier4BackEdgeThreshold={40_000 * _LATER}",
-    ]
-)
+
+
+def compiled_after(times: int) -> str:
+    """Options of Java by which methods run so many times more often than by default before the second compiler."""
+    return " ".join(
+        [
+            "-XX:+IgnoreUnrecognizedVMOptions",
+            f"-XX:Tier4InvocationThreshold={5_000 * times}",
+            f"-XX:Tier4MinInvocationThreshold={600 * times}",
+            f"-XX:Tier4CompileThreshold={15_000 * times}",
+            f"-XX:Tier4BackEdgeThreshold={40_000 * times}",
+        ]
+    )
+
+
+_OPTIONS = compiled_after(_LATER)
 _SCRIPT = f"""#!/bin/sh
 trap '' HUP TERM
 if [ -f "$SPARK_HOME/{_ARCHIVE}" ]; then

@@ -25,6 +25,7 @@ from millrace.model.window import Calendar, CountWindow, Custom, Fixed, Global, 
 from millrace.plan.plan import Plan, Stage
 from millrace.plan.realtime import ISOLATION
 from millrace.sources.bundle import LOGGED
+from millrace.spark.home import compiled_after
 from millrace.spark.job import Job
 from millrace.spark.marks import BAD, LEFT_OUT, NODE, OFFSET, ORIGIN, TIME
 from millrace.spark.native import NativePlan
@@ -34,8 +35,11 @@ from millrace.spark.tried import SETTINGS
 
 UNTIMELY = "untimely"
 """The mark, in the column BAD, of a row whose event time is NULL or too far ahead."""
-CONTEXT = {"spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "2"}
-"""Settings of Spark's context: its default holds rows back for 50 ms in each shuffle."""
+CONTEXT = {
+    "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "2",
+    "spark.driver.extraJavaOptions": compiled_after(1),
+}
+"""Settings of Spark's context: a shuffle holds rows back for 2 ms, not 50; Java compiles early what runs often."""
 _PRODUCER = {"kafka.linger.ms": "0", "kafka.acks": "all", "kafka.enable.idempotence": "true"}
 _AT = "__at"
 """The hidden column with the event time as a TIMESTAMP, which carries Spark's watermark."""

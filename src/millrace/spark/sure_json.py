@@ -51,9 +51,12 @@ def sure_rows(raw: DataFrame, source: Source, mark: str) -> DataFrame:
     record, end = f.get("__parsed", f.lit(0)), f.get("__parsed", f.lit(1))
     texts = {column.name: record[column.name] for column in columns}
     rows = rows.withColumns({f"__f_{name}": each for name, each in texts.items()})
-    values = {column.name: _value(column.type, f.col(backticked(f"__f_{column.name}"))) for column in columns}
+    typed = {f"__v_{each.name}": _value(each.type, f.col(backticked(f"__f_{each.name}"))) for each in columns}
+    rows = rows.withColumns(typed)  # in columns of their own, they are computed once
+    values = {column.name: f.col(backticked(f"__v_{column.name}")) for column in columns}
     tests = [
-        f.col("value").isNotNull(), f.expr("is_valid_utf8(value)"), f.col("__text").rlike(r"^[ \t\r\n]*\{"),
+        f.col("value").isNotNull(), f.expr("is_valid_utf8(value)"),
+        f.col("__text").startswith("{") | f.col("__text").rlike(r"^[ \t\r\n]*\{"),
         f.size("__parsed") == 2, end[_END] == mark, record[_END].isNull(), _has_no_double(columns, source.is_strict),
         *(_is_sure(column, f.col(backticked(f"__f_{column.name}")), values[column.name]) for column in columns),
     ]  # fmt: skip
@@ -103,7 +106,7 @@ def _test_of(type: str) -> Callable[[Column, Column], Column]:
         return lambda text, value: text.rlike("^-?[0-9]{1,30}\\z") & value.isNotNull()
     match type:
         case "STRING":  # Spark may write numbers and nested values in another way than the record
-            return lambda text, _: ~text.rlike(_NOT_WHOLE) & ~text.rlike(r"^[\[{]")
+            return lambda text, _: ~text.rlike(_NOT_WHOLE) & ~text.rlike(r'^[\[{"]')
         case "BOOLEAN":
             return lambda text, _: text.isin("true", "false")
         case "DOUBLE":
@@ -129,8 +132,9 @@ def _has_no_double(columns: list[SchemaColumn], strict: bool) -> Column:
     exact = reduce(lambda one, other: one & other, once)
     if strict:
         return exact & (f.size(f.array_except(keys, known)) == 0) & ~text.rlike(_LONE)
-    twice = [_is_twice(text, f.lit(f'"{name}"')) for name in names]
-    doubtful = reduce(lambda one, other: one | other, [text.contains("\\"), *twice])
+    any_name = "|".join(f"\\Q{name}\\E" for name in names)
+    twice = f'"({any_name})"(?s:.*)"\\1"'
+    doubtful = text.contains("\\") | text.rlike(twice)
     return f.when(doubtful, exact & ~text.rlike(_LONE)).otherwise(f.lit(True))
 
 
