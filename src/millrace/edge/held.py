@@ -1,12 +1,13 @@
 """Decoded values as the columns of a schema, and the records whose values do not fit."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.edge.decode import Misfit
@@ -21,6 +22,22 @@ Rows: TypeAlias = tuple[pa.Table, list[Misfit]]
 """The records that fit, as columns in their order, and the others."""
 Made: TypeAlias = tuple[pa.Array, Mapping[int, Any]]
 """A column, and the values that do not fit by their rows."""
+
+
+def together(parts: Sequence[tuple[npt.NDArray[np.intp], Rows]], schema: Schema) -> Rows:
+    """Several decoded parts of a bundle as one, each with the rows of the bundle that it holds."""
+    tables, places, misfits = [], [], list[Misfit]()
+    for rows, (table, wrong) in parts:
+        misfits += [replace(each, row=int(rows[each.row])) for each in wrong]
+        tables.append(table)
+        places.append(np.delete(rows, [each.row for each in wrong]))
+    misfits.sort(key=lambda each: each.row)
+    if not tables:
+        return pa.table({each.name: pa.array([], arrow_type(each.type)) for each in schema}), misfits
+    if len(tables) == 1:
+        return tables[0], misfits
+    whole = pa.concat_tables(tables).combine_chunks()
+    return whole.take(pa.array(np.argsort(np.concatenate(places), kind="stable"))), misfits
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Records of one schema of Protobuf as rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+import pyarrow as pa
 from google.protobuf.message import Message
 
 from millrace.edge.decode import Misfit
@@ -18,11 +19,11 @@ class ProtobufRows:
         """`used` has the schemas that this one imports, by their names."""
         self._columns, self._reader = columns, ProtobufReader(text, used)
 
-    def read(self, bodies: Sequence[bytes]) -> Rows:
+    def read(self, bodies: pa.Array) -> Rows:
         """The rows of the records that fit, in their order, and the misfits."""
         wrong: dict[int, Misfit] = {}
         messages: list[Message | None] = []
-        for row, body in enumerate(bodies):
+        for row, body in enumerate(bodies.to_pylist()):
             try:
                 messages.append(self._reader.read(body))
             except PipelineError as error:

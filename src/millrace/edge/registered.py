@@ -4,7 +4,7 @@ A record names its schema. Those of one schema are decoded together; the columns
 each schema as it is. A field that a schema lacks is NULL.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Protocol
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.edge.decode import JsonDecoder, Misfit
-from millrace.edge.held import Columns, Rows
+from millrace.edge.held import Columns, Rows, together
 from millrace.formats.fields import names_of as fields_of
 from millrace.formats.texts import as_texts
 from millrace.formats.wire import Wire, read_wire
@@ -35,7 +35,7 @@ _WRONG = "check that the producers use the schema registry that registry= names"
 class Reader(Protocol):
     """Reads the records of one schema."""
 
-    def read(self, bodies: Sequence[bytes]) -> Rows:
+    def read(self, bodies: pa.Array) -> Rows:
         """The rows of the records that fit, in their order, and the misfits."""
 
     def names(self, body: bytes) -> tuple[str, ...] | None:
@@ -55,28 +55,22 @@ class RegisteredDecoder:
 
     def decode(self, encoded: Encoded) -> Rows:
         """The records that fit, as columns in their order, and the misfits."""
-        wire = read_wire(encoded.values)
-        tables: list[pa.Table] = []
-        places: list[npt.NDArray[np.intp]] = []
-        misfits: list[Misfit] = []
+        wire, none = read_wire(encoded.values), _empty(self._schema)
+        parts: list[tuple[npt.NDArray[np.intp], Rows]] = []
         for id in np.unique(wire.ids).tolist():
             rows = np.flatnonzero(wire.ids == id)
             reader = self.reader(encoded, id)
             if id < 0:
-                misfits += [Misfit(row, *wire.reason(row), _hint(wire, row)) for row in rows.tolist()]
+                found: Rows = (
+                    none,
+                    [Misfit(n, *wire.reason(row), _hint(wire, row)) for n, row in enumerate(rows.tolist())],
+                )
             elif isinstance(reader, Misfit):
-                misfits += [replace(reader, row=row) for row in rows.tolist()]
+                found = none, [replace(reader, row=n) for n in range(len(rows))]
             else:
-                table, wrong = reader.read(wire.bodies(rows))
-                misfits += [replace(each, row=int(rows[each.row])) for each in wrong]
-                tables.append(table)
-                places.append(np.delete(rows, [each.row for each in wrong]))
-        if not tables:
-            return _empty(self._schema), sorted(misfits, key=lambda each: each.row)
-        together = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
-        if len(tables) > 1:
-            together = together.take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
-        return together, sorted(misfits, key=lambda each: each.row)
+                found = reader.read(wire.bodies(rows))
+            parts.append((rows, found))
+        return together([part for part in parts if len(part[1][0]) or part[1][1]], self._schema)
 
     def names(self, encoded: Encoded, rows: Iterable[int]) -> list[tuple[str, ...]]:
         """The fields of some records, without those that do not decode."""
@@ -144,8 +138,8 @@ class _JsonReader:
     def _decoder(self) -> JsonDecoder:
         return JsonDecoder(self._schema, strict=self._strict)
 
-    def read(self, bodies: Sequence[bytes]) -> Rows:
-        return self._decoder.decode(as_texts(pa.array(bodies, pa.large_binary())))
+    def read(self, bodies: pa.Array) -> Rows:
+        return self._decoder.decode(as_texts(bodies))
 
     def names(self, body: bytes) -> tuple[str, ...] | None:
         text = self.text(body)

@@ -6,12 +6,14 @@ and DATE are left as numbers, which become a column at once.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 from uuid import UUID
 
+from millrace.formats.avro_columns import FlatField, flat_fields
 from millrace.model.errors import PipelineError
 from millrace.model.extra import extra
 
@@ -21,6 +23,8 @@ with extra("kafka", "Avro"):
 
 _PER_SECOND = {"millis": 1000, "micros": 1_000_000, "nanos": 1_000_000_000}
 _DATE = "date"
+_FROM = re.compile(r" from <[^>]*>")
+"""What fastavro says of the object that it reads from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +48,24 @@ class AvroReader:
         self.numbered: dict[str, Numbered] = {}
         """The fields that are read as numbers."""
         writer, reader = _loaded(text), None if by is None else _loaded(by)
-        whole = writer if reader is None else reader
+        whole = self._whole = writer if reader is None else reader
         if not isinstance(whole, dict) or whole.get("type") != "record" or not isinstance(whole.get("fields"), list):
             raise PipelineError("it is not the schema of a record")
         self.names: tuple[str, ...] = tuple(str(field.get("name")) for field in whole["fields"])
         if reader is None:  # fastavro resolves different units, but not of numbers
             for field in whole["fields"]:
-                self._number(field, (columns or {}).get(str(field.get("name"))))
+                self._number(field, columns)
         try:
             self._writer = _parsed(writer, used)
             self._reader = None if reader is None else _parsed(reader, used_by)
         except (SchemaParseException, KeyError, TypeError, ValueError) as error:
             raise PipelineError(f"it is no schema that fastavro can read: {error}") from None
 
-    def _number(self, field: dict[str, Any], type: str | None) -> None:
-        """Leave the time or date of a field as a number, if its column is a TIMESTAMP or a DATE."""
+    def _number(self, field: dict[str, Any], columns: Mapping[str, str] | None) -> None:
+        """Leave the time or date of a field as a number, if its column is a TIMESTAMP or a DATE, or if it has none."""
+        if columns is None:
+            return
+        type = columns.get(str(field.get("name")))
         found = _logical(field.get("type"))
         unit = found.removeprefix("local-").removeprefix("timestamp-")
         if type == "TIMESTAMP" and found != unit and unit in _PER_SECOND:
@@ -67,6 +74,12 @@ class AvroReader:
         elif type == "DATE" and found == _DATE:
             self.numbered[str(field["name"])] = Numbered(None)
             field["type"] = _plain(field["type"])
+        elif type is None:
+            field["type"] = _plain(field.get("type"))
+
+    def flat(self, columns: Mapping[str, str]) -> list[FlatField] | None:
+        """The fields, if all records can be read in columns of these types; else None, and only fastavro can."""
+        return flat_fields(self._whole, columns, self.numbered) if self._reader is None else None
 
     def read(self, bodies: Sequence[bytes]) -> tuple[list[dict[str, Any] | None], dict[int, str]]:
         """The fields of each record, None for those that do not decode; these with the reasons."""
@@ -80,7 +93,7 @@ class AvroReader:
                 if file.tell() != len(body):
                     raise ValueError(f"{len(body) - file.tell()} bytes are left over")
             except Exception as error:  # fastavro raises what the bytes lead it to: IndexError, EOFError, ...
-                wrong[row] = str(error) or type(error).__name__
+                wrong[row] = _FROM.sub("", str(error)) or type(error).__name__
                 found.append(None)
             else:
                 found.append(record)  # type: ignore[arg-type]

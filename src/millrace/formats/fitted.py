@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from millrace.model.arrow import arrow_type
@@ -27,6 +28,7 @@ _BULK: Mapping[str, set[type]] = {
     "BINARY": {bytes}, "BOOLEAN": {bool}, "DATE": {date}, "TIMESTAMP": {datetime},
 }  # fmt: skip
 """The Python types of which Arrow makes a column without any doubt, or refuses."""
+_DAY = 86_400_000_000
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999, in microseconds."""
 
@@ -49,12 +51,11 @@ def fitted(values: Sequence[Any], type: str) -> tuple[pa.Array, dict[int, Any]]:
     return pa.array(held, kind), misfits
 
 
-def instants(values: Sequence[int | None], per_second: int) -> tuple[pa.Array, dict[int, Any]]:
+def instants(numbers: pa.Array, per_second: int) -> tuple[pa.Array, dict[int, Any]]:
     """Times since 1970 as a column of type TIMESTAMP; those outside of the years 1 to 9999 do not fit.
 
     Nor do nanoseconds that are no whole microseconds.
     """
-    numbers = pa.array(values, pa.int64())
     filled = numbers.fill_null(0).to_numpy(zero_copy_only=False)
     if per_second > 1_000_000:
         least = per_second // 1_000_000
@@ -64,9 +65,24 @@ def instants(values: Sequence[int | None], per_second: int) -> tuple[pa.Array, d
         outside = (filled < _FIRST // times) | (filled > _LAST // times)
         micros = np.where(outside, 0, filled) * times
     outside |= (micros < _FIRST) | (micros > _LAST)
-    misfits = {row: values[row] for row in np.flatnonzero(outside).tolist()}
-    mask = outside | ~numbers.is_valid().to_numpy(zero_copy_only=False)
-    return pa.array(np.where(mask, 0, micros), pa.int64(), mask=mask).cast(arrow_type("TIMESTAMP")), misfits
+    return _numbered(numbers, micros, outside, "TIMESTAMP")
+
+
+def dates(numbers: pa.Array) -> tuple[pa.Array, dict[int, Any]]:
+    """Days since 1970 as a column of type DATE; those outside of the years 1 to 9999 do not fit."""
+    filled = numbers.fill_null(0).to_numpy(zero_copy_only=False)
+    outside = (filled < _FIRST // _DAY) | (filled > _LAST // _DAY)
+    made, misfits = _numbered(numbers, filled, outside, None)
+    return made.cast(pa.int32()).cast(arrow_type("DATE")), misfits
+
+
+def _numbered(
+    numbers: pa.Array, values: npt.NDArray[np.int64], outside: npt.NDArray[np.bool_], type: str | None
+) -> tuple[pa.Array, dict[int, Any]]:
+    misfits = {row: numbers[row].as_py() for row in np.flatnonzero(outside).tolist()}
+    mask = outside | numbers.is_null().to_numpy(zero_copy_only=False)
+    made = pa.array(np.where(mask, 0, values), pa.int64(), mask=mask)
+    return made if type is None else made.cast(arrow_type(type)), misfits
 
 
 @cache

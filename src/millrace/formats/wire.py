@@ -24,9 +24,16 @@ class Wire:
         """The encoded record of a value that has an id."""
         return bytes(self.values[row].as_py()[HEADER:])
 
-    def bodies(self, rows: npt.NDArray[np.intp]) -> list[bytes]:
-        """The encoded records of values that have ids."""
-        return [value[HEADER:] for value in self.values.take(pa.array(rows)).to_pylist()]
+    def bodies(self, rows: npt.NDArray[np.intp]) -> pa.Array:
+        """The encoded records of values that have ids, as a large binary array."""
+        chosen = self.values if len(rows) == len(self.values) else self.values.take(pa.array(rows))
+        ends = ends_of(chosen)
+        first, signs = int(ends[0]), np.frombuffer(chosen.buffers()[2], np.uint8)
+        kept = np.ones(int(ends[-1]) - first, np.bool_)
+        kept[(ends[:-1, None] - first + np.arange(HEADER)).reshape(-1)] = False
+        offsets = ends - first - HEADER * np.arange(len(ends))
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(signs[first : ends[-1]][kept])]
+        return pa.Array.from_buffers(pa.large_binary(), len(chosen), buffers)
 
     def reason(self, row: int) -> tuple[str, str | None]:
         """Why a value has no id: the problem, and what was found."""
