@@ -33,10 +33,12 @@ here = often.where("plays > 1").group_by("track", "users").window(window.all_tim
 here = here.accumulating().aggregate(n=agg.count())
 sums = often.group_by("users").window(window.all_time()).trigger(on.each()).accumulating()
 sums = sums.aggregate(n=agg.count(), plays=agg.sum("plays"))
+native = timed.with_columns(part="pmod(hash(user), 4)").group_by("part").window(window.fixed("1m"), lateness="10m")
+native = native.trigger(on.watermark(early=on.each(), late=on.each())).retracting().aggregate(plays=agg.count())
 views = {"often": often, "closed": closed, "visits": visits, "fives": fives, "once": once, "paired": paired}
-pipeline = Pipeline("elastic", views={**views, "here": here, "sums": sums})
+pipeline = Pipeline("elastic", views={"native": native, **views, "here": here, "sums": sums})
 """
-VIEWS = ("often", "closed", "visits", "fives", "once", "paired", "here", "sums")
+VIEWS = ("native", "often", "closed", "visits", "fives", "once", "paired", "here", "sums")
 
 
 @pytest.fixture
