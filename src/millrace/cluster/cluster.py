@@ -17,7 +17,6 @@ from typing import Any
 from millrace.background.port import HOST, check_port, free_port, wait_until_open
 from millrace.background.process import Background, TakenError, keep
 from millrace.model.errors import ConflictError, MachineError, NotFoundError, PipelineError
-from millrace.spark.home import spark_home
 from millrace.spark.java import java_home, java_in
 
 PORT = 7077
@@ -208,6 +207,8 @@ def _program(environment: Mapping[str, str]) -> list[str]:
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment of the processes: the Java and the Spark of pipelines, and addresses of this machine only."""
+    from millrace.spark.home import spark_home  # imports Spark, which most commands do not need
+
     java = java_home(environment)
     return {
         "SPARK_HOME": str(spark_home(java_in(environment))),
