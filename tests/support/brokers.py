@@ -39,7 +39,7 @@ class Tls:
     """A listener with TLS, for clients with a certificate of a CA that is made here."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir()
+        folder.mkdir(parents=True, exist_ok=True)
         self.authority = trustme.CA()
         broker_, client = self.authority.issue_cert("127.0.0.1"), self.authority.issue_cert("client")
         self.ca, own = folder / "ca.pem", folder / "broker.pem"
