@@ -68,6 +68,7 @@ Latencies = dict[int, list[float]]
 
 
 PIPELINE = """
+from millrace import Pipeline, agg, kafka, on, window
 
 events = kafka("kafka://{address}/{topic}", "{schema}").event_time("at", delay="10s", ahead=None)
 counted = events.group_by("k").window(window.fixed("1h")).trigger(on.each()).accumulating()
@@ -82,13 +83,15 @@ def _millrace(folder: Path, address: str, mode: str) -> Latencies:
     file = home / "bench.py"
     file.write_text(PIPELINE.format(address=address, topic=topic, schema=SCHEMA))
     command = [sys.executable, "-m", "millrace", "run", str(file), "--mode", mode, "--shards", str(SHARDS)]
-    process = subprocess.Popen(command, cwd=home, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    output = home / "output.txt"
+    with output.open("wb") as said:
+        process = subprocess.Popen(command, cwd=home, stdout=said, stderr=said)
     store = open_store(home / ".millrace" / "views.db")
     seen = 0
 
     def arrived() -> list[int]:
         nonlocal seen
-        assert process.poll() is None, f"{mode} has ended"
+        assert process.poll() is None, output.read_text()
         try:
             version = store.version()
             if version == seen:

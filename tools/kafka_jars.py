@@ -1,5 +1,8 @@
 """Pins the jars of a version of Kafka: resolves them with Maven, and records their hashes.
 
+Those of Spark's Kafka connector are in `connector.txt`, by hand: their versions are not those that Maven would resolve
+(decision 034).
+
 Usage: python tools/kafka_jars.py 4.3.1
 """
 

@@ -89,6 +89,19 @@ def test_a_folder_of_jars_must_hold_all_of_them(tmp_path: Path) -> None:
         jars.given(tmp_path)
 
 
+def test_the_jars_of_the_connector_are_pinned_too(tmp_path: Path) -> None:
+    names = [jar.artifact for jar in jars.pinned(jars.CONNECTOR)]
+    assert names == [
+        "commons-pool2", "kafka-clients", "spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13",
+    ]  # fmt: skip
+    with pytest.raises(NotFoundError, match=r"lacks 4 of the 4 jars of Spark's Kafka connector 4\.2\.0"):
+        jars.given(tmp_path, jars.CONNECTOR)
+    for jar in jars.pinned(jars.CONNECTOR):
+        (tmp_path / jar.file).touch()
+    with pytest.raises(CorruptError, match="another hash"):
+        jars.given(tmp_path, jars.CONNECTOR)
+
+
 def test_a_changed_jar_is_not_used(tmp_path: Path) -> None:
     for jar in jars.pinned():
         (tmp_path / jar.file).touch()
@@ -139,7 +152,7 @@ def nothing_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_jars_of_a_repository_must_have_their_hashes(
     garbage: str, nothing_kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jars, "version", lambda: "test")
+    monkeypatch.setattr(jars, "version", lambda *_: "test")
     monkeypatch.setenv("MILLRACE_MAVEN", garbage)
     with pytest.raises(CorruptError, match="another hash"):
         jars.fetched(java_in(os.environ))
@@ -147,7 +160,7 @@ def test_jars_of_a_repository_must_have_their_hashes(
 
 
 def test_a_repository_that_is_not_there_is_named(nothing_kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jars, "version", lambda: "test")
+    monkeypatch.setattr(jars, "version", lambda *_: "test")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/maven2"

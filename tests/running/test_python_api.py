@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -243,7 +243,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What is done to Spark, with sessions that are none."""
     done: list[str] = []
 
-    def start(name: str, master: str, log: Path) -> FakeSession:
+    def start(name: str, master: str, log: Path, config: Mapping[str, str]) -> FakeSession:
         done.append(f"start {name} {master}")
         return FakeSession()
 
@@ -267,6 +267,14 @@ def test_runs_share_a_session_that_stops_with_the_last(counted: list[str], tmp_p
     with lease.Lease("three", "local[2]") as three:
         three.session(tmp_path)
     assert counted[2:] == ["start millrace three local[2]", "stop"]
+
+
+def test_a_run_in_real_time_mode_does_not_share_a_session_of_another(counted: list[str], tmp_path: Path) -> None:
+    with lease.Lease("one", "local[1]") as one, lease.Lease("two", "local[1]", config={"spark.jars": "a.jar"}) as two:
+        one.session(tmp_path)
+        with pytest.raises(MillraceError, match="a pipeline in real-time mode needs a process of its own"):
+            two.session(tmp_path)
+    assert counted == ["start millrace one local[1]", "stop"]
 
 
 def test_a_lease_that_was_never_used_starts_nothing(counted: list[str]) -> None:

@@ -74,7 +74,7 @@ def run(
     mode: Annotated[
         str,
         typer.Option(
-            help="micro-batch runs as a stream without end; real-time does so within milliseconds, from Kafka; "
+            help="micro-batch runs as a stream without end; real-time does so without micro-batches, from Kafka; "
             "batch runs once over all records of the sources.",
             metavar="MODE",
         ),
