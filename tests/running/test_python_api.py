@@ -270,7 +270,7 @@ def test_runs_share_a_session_that_stops_with_the_last(counted: list[str], tmp_p
 
 
 def test_a_run_in_real_time_mode_does_not_share_a_session_of_another(counted: list[str], tmp_path: Path) -> None:
-    with lease.Lease("one", "local[1]") as one, lease.Lease("two", "local[1]", config={"spark.jars": "a.jar"}) as two:
+    with lease.Lease("one", "local[1]") as one, lease.Lease("two", "local[1]", conf=[("spark.jars", "a.jar")]) as two:
         one.session(tmp_path)
         with pytest.raises(MillraceError, match="a pipeline in real-time mode needs a process of its own"):
             two.session(tmp_path)
