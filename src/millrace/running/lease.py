@@ -103,7 +103,18 @@ def _release(held: "SparkSession") -> None:
             session.stop(held)
 
 
+def master_of(given: object) -> str | None:
+    """The master of a session that a user passes. Refuses what pipelines cannot run on."""
+    return _checked(given).sparkContext.master
+
+
 def _beside(given: object) -> "SparkSession":
+    from millrace.spark import session
+
+    return session.separate(_checked(given))
+
+
+def _checked(given: object) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     from millrace.spark import session
@@ -112,4 +123,4 @@ def _beside(given: object) -> "SparkSession":
         raise PipelineError(f"spark= takes a SparkSession of this process, not Spark Connect nor {shown(given)}")
     if session.is_stopped(given):
         raise PipelineError("the Spark session that was passed is stopped; pass one that runs, or none")
-    return session.separate(given)
+    return given

@@ -12,7 +12,7 @@ from millrace.model.errors import PipelineError
 from millrace.model.pipeline import Pipeline
 from millrace.running.handle import Run
 from millrace.running.layers import check_layers, compute_batch_layer
-from millrace.running.lease import Lease, check_unclaimed
+from millrace.running.lease import Lease, check_unclaimed, master_of
 from millrace.running.placement import check_placement
 from millrace.running.retried import RetriedStream
 from millrace.running.run import (
@@ -51,7 +51,7 @@ def start(pipeline: Pipeline, settings: Settings, spark: "SparkSession | None" =
         store=named.store if store is None else str(store.absolute()),
     )  # fmt: skip
     if spark is not None:
-        home = replace(home, master=spark.sparkContext.master or home.master)
+        home = replace(home, master=master_of(spark) or home.master)
     with home.named():
         return _start(pipeline, home, settings, spark)
 
