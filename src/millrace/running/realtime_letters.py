@@ -64,9 +64,9 @@ class Asides:
         if about["bad"] == UNTIMELY:
             stage = self._plan.stage(about["output"])
             node = event_times(stage.stream)[about["node"]]
-            at = (about.get("time"),)
-            reason = node.reason(at, about["logged"]) or ""
-            return Rejected(*where, about["output"], reason, reason, node.hint(at), shown)
+            why = node.untimely((about.get("time"),), about["logged"])
+            assert why is not None, "Spark and the model agree on which times are too far ahead"
+            return Rejected(*where, about["output"], why.problem, why.reason, why.hint, shown)
         return Rejected(*where, about["output"], about["bad"], about["bad"], None, shown)
 
     def _misfit(self, source: Source, value: bytes | None, origin: str, offset: int) -> tuple[str, str, str | None]:
