@@ -63,7 +63,7 @@ class Asides:
             return Rejected(*where, None, problem, reason, hint, shown)
         if about["bad"] == UNTIMELY:
             stage = self._plan.stage(about["output"])
-            node = event_times(stage.stream)[about["node"]]
+            node = event_times(stage.stream)[int(about["node"])]
             why = node.untimely((about.get("time"),), about["logged"])
             assert why is not None, "Spark and the model agree on which times are too far ahead"
             return Rejected(*where, about["output"], why.problem, why.reason, why.hint, shown)
