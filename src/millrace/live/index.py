@@ -85,13 +85,13 @@ class EqualityIndex:
 
 
 _LARGE = 64
-"""With more queries than this under one key, their ranges are sorted."""
+"""With more pairs of a row and a query than this under one key, the ranges of its queries are sorted and searched."""
 
 
 class EqualRangeIndex:
     """Queries by the values that columns must equal, and among many of them by the range of another value.
 
-    It finds candidates: under a key with few queries all of them, and perhaps queries that were removed.
+    It finds candidates: under a key with few pairs all of them, and perhaps queries that were removed.
     """
 
     def __init__(self) -> None:
@@ -125,21 +125,26 @@ class EqualRangeIndex:
         """The rows, by their keys and values, with queries that may want them."""
         rows: list[int] = []
         queries: list[int] = []
-        many: dict[tuple[Key, ...], list[int]] = defaultdict(list)
+        shared: dict[tuple[Key, ...], list[int]] = defaultdict(list)
         for place, key in enumerate(zip(*columns, strict=True)):
             held = self._equal.get(key)
             if isinstance(held, int):
                 rows.append(place)
                 queries.append(held)
-            elif held is not None and len(held) > _LARGE:
-                many[key].append(place)
             elif held is not None:
+                shared[key].append(place)
+        found = []
+        for key, places in shared.items():
+            held = self._equal.get(key)
+            assert isinstance(held, set)
+            if len(held) * len(places) > _LARGE:
+                at, matched = self._within(key).find([values[place] for place in places])
+                found.append((np.array(places, np.int64)[at], matched))
+                continue
+            for place in places:
                 rows.extend([place] * len(held))
                 queries.extend(held)
-        found = [(np.array(rows, np.int64), np.array(queries, np.int64))]
-        for key, places in many.items():
-            at, matched = self._within(key).find([values[place] for place in places])
-            found.append((np.array(places, np.int64)[at], matched))
+        found.append((np.array(rows, np.int64), np.array(queries, np.int64)))
         return joined(found)
 
     def _within(self, key: tuple[Key, ...]) -> "RangeIndex":
