@@ -93,6 +93,6 @@ def test_a_small_change_writes_little() -> None:
 
 def test_state_of_another_format_is_refused() -> None:
     written = dict(blobs.write(None, PaneState(), "it")[1].put)
-    written["state"] = written["state"].replace(b'"format": 3', b'"format": 99')
+    written["state"] = written["state"].replace(b'"format": %d' % blobs.FORMAT, b'"format": 99')
     with pytest.raises(ConflictError, match="format 99"):
         blobs.read(written.get)

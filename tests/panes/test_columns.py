@@ -252,5 +252,5 @@ def test_types_of_columns() -> None:
 
 
 def test_a_trigger_may_not_have_more_parts_than_bits() -> None:
-    with pytest.raises(PipelineError, match="more than the maximum of 64 parts"):
+    with pytest.raises(PipelineError, match="more than the maximum of 63 parts"):
         compile_trigger(on.any_of(*[on.elements(number) for number in range(1, 70)]))

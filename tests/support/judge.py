@@ -270,8 +270,9 @@ class Query:
         if self.mode == "retracting":
             panes += [{**pane, "diff": -1} for pane in w.said]
             w.said = []
-        elif empty and self.mode == "accumulating" and (w.index or self.window[0] == "session"):
+        elif empty and self.mode == "accumulating" and w.said:
             panes.append(dict(w.key) | {"window": (w.start, w.end), "diff": -1, "at": w.end - 1})
+            w.said = []
         if empty:
             return
         w.fresh = Counter()

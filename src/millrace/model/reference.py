@@ -205,7 +205,7 @@ class Group:
     """In discarding mode: the elements of firings that said nothing, because no rows remained."""
     index: int = 0
     said: list[Pane] = field(default_factory=list)
-    """The panes that the next firing retracts."""
+    """The standing answers, which the next firing replaces: its own last one, and those of merged sessions."""
 
 
 class Reference:
@@ -423,21 +423,20 @@ class Reference:
         group.emitted, group.new, group.unsaid = every, [], []
         at = self._at(group.window, held, every)
         if sum(element.diff for element in every) == 0:  # every row was taken back
-            group.said, group.unsaid = [], held
+            group.unsaid = held
             return [*retracted, *self._without_answer(key, group, look, at)]
         try:
             pane = Pane(key, group.window, self._values(held), self._timing(look), group.index, last, at=at)
         except NoValueError as error:
             self.failed.append(Failure(key, group.window, str(error)))
-            group.said = []
             return [*retracted, *self._without_answer(key, group, look, at)]
         group.index, group.said = group.index + 1, [pane]
         return [*retracted, pane]
 
     def _without_answer(self, key: Key, group: Group, look: TriggerInput, at: int) -> list[Pane]:
-        """Rule 14: in accumulating mode, a retraction without values that removes the previous answer, if any."""
-        replaces = group.index > 0 or isinstance(self.query.windowing, Session)
-        if self.query.mode is not Mode.ACCUMULATING or not replaces:
+        """Rule 14: in accumulating mode, a retraction without values that removes the standing answer, if any."""
+        said, group.said = group.said, []
+        if self.query.mode is not Mode.ACCUMULATING or not said:
             return []
         nothing = dict.fromkeys(computed.name for computed in self.query.computed)
         return [Pane(key, group.window, nothing, self._timing(look), max(0, group.index - 1), diff=-1, at=at)]

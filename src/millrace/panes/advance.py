@@ -21,7 +21,7 @@ from millrace.model.duration import BEGINNING_OF_TIME, END_OF_TIME
 from millrace.model.pane import Mode, Timing
 from millrace.model.query import Query
 from millrace.model.window import CountWindow, Custom, Session
-from millrace.panes.arms import Armed, Bools, Ints, TriggerInputs, compile_trigger
+from millrace.panes.arms import STANDS, Armed, Bools, Ints, TriggerInputs, compile_trigger
 from millrace.panes.changes import over_changes
 from millrace.panes.columns import ColumnAnswers, Columnar, columnar
 from millrace.panes.event_times import EventTimes
@@ -253,10 +253,10 @@ class Panes:
         starts, ends = clusters.min(whole["start"].to_numpy()), clusters.max(whole["end"].to_numpy())
         spans = (whole["start"].to_numpy() == starts[clusters.ids]) & (whole["end"].to_numpy() == ends[clusters.ids])
         # A session with unchanged bounds continues. Otherwise it is a new window, and its trigger restarts; only the
-        # on-time bits are kept, if the window is closed.
+        # on-time bits are kept, if the window is closed. The answers of its parts stand until it answers.
         stays = clusters.max(spans & ~is_new)
         closed = state.watermark >= ends
-        merged = np.where(closed, clusters.bits(arms) & self.trigger.on_time_bits, np.uint64(0))
+        merged = clusters.bits(arms) & np.where(closed, self.trigger.on_time_bits | STANDS, STANDS)
         arm = np.where(stays, clusters.bits(arms), merged)
         over = stays & clusters.max(~is_new & self.trigger.is_finished(arms))
         touched = clusters.max(is_new) & ~over
@@ -332,7 +332,7 @@ class Panes:
         many = sum(map(len, touched))
         control = {name: rows[name].to_numpy().copy() for name in (*_CONTROL, *self.counted)}
         changed = np.arange(len(rows)) < many
-        return Work(rows, waking, control, rows["arm"].to_numpy(), changed, np.zeros(len(rows), np.bool_))
+        return Work(rows, waking, control, rows["arm"].to_numpy().copy(), changed, np.zeros(len(rows), np.bool_))
 
     def _evaluate(
         self, work: Work, where: Bools, before: int, watermark: int, clock: int, panes: list[pa.Table]
@@ -393,7 +393,8 @@ class Panes:
             panes.extend(self._retractions(work, fired))
             self._remember(work, fired, said, answered)
         if not answered.all():
-            panes.extend(self._in_place(keys, all_said, ~answered))
+            panes.extend(self._in_place(keys, all_said, ~answered & ((work.arms[fired] & STANDS) != 0)))
+        work.arms[fired] = np.where(answered, work.arms[fired] | STANDS, work.arms[fired] & ~STANDS)
         panes.append(self._pane_rows(keep(keys, answered), said, 1))
         control["index"][fired[answered]] += 1
         control["new"][fired] = 0
@@ -420,10 +421,9 @@ class Panes:
         answered[list(reasons)] = False
         return answered
 
-    def _in_place(self, keys: pa.Table, said: pa.StructArray, failed: Bools) -> list[pa.Table]:
-        """Rule 14: in accumulating mode, retractions without values that remove the previous answers, if any."""
+    def _in_place(self, keys: pa.Table, said: pa.StructArray, replaces: Bools) -> list[pa.Table]:
+        """Rule 14: in accumulating mode, retractions without values in the place of standing answers."""
         index = said.field("index").to_numpy()
-        replaces = failed if isinstance(self.query.windowing, Session) else failed & (index > 0)
         if self.query.mode is not Mode.ACCUMULATING or not replaces.any():
             return []
         nothing = {name: pa.nulls(len(said), said.type.field(name).type) for name in self.values}

@@ -33,6 +33,8 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Arms: TypeAlias = npt.NDArray[np.uint64]
 
 _NONE = np.uint64(0)
+STANDS = np.uint64(1) << np.uint64(63)
+"""The bit of an arm that is not the trigger's: whether an answer of the window stands, which the next one replaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +198,11 @@ def _compile(trigger: Trigger, bits: Iterator[np.uint64]) -> Armed:
 
 
 def _bits() -> Iterator[np.uint64]:
-    for place in range(64):
-        yield np.uint64(1) << np.uint64(place)
-    raise refuse("the trigger has more than the maximum of 64 parts")
+    bit = np.uint64(1)
+    while bit != STANDS:
+        yield bit
+        bit <<= np.uint64(1)
+    raise refuse("the trigger has more than the maximum of 63 parts")
 
 
 def _with(arms: Arms, bits: np.uint64, where: Bools) -> Arms:

@@ -19,7 +19,7 @@ from millrace.panes.advance import PaneState
 from millrace.panes.joining import JoinState
 from millrace.panes.store import RowStore, Segment, segment_of
 
-FORMAT = 3
+FORMAT = 4
 STATE = "state"
 _STORES: dict[type[Any], tuple[str, ...]] = {
     PaneState: ("groups", "arrivals", "seen"),
