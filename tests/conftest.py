@@ -11,7 +11,6 @@ import clusters
 import kills
 import postgres as servers
 import quick_java
-import quick_python
 from covered import first_examples
 from examples import FULL
 from killed import Answers, clean_run
@@ -83,13 +82,10 @@ def java_for_spark(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session")
 def spark(java: None) -> Iterator[SparkSession]:
     """The one Spark session of all tests in this process."""
-    with quick_python.started() as python:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYSPARK_PYTHON", str(python))
-            started = session.start("millrace-tests", "local[2]")
-        yield started
-        assert started.sparkContext._jsc is not None, "a test has stopped the Spark session of all tests"
-        session.stop(started)
+    started = session.start("millrace-tests", "local[2]")
+    yield started
+    assert started.sparkContext._jsc is not None, "a test has stopped the Spark session of all tests"
+    session.stop(started)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ visits = timed.window(window.session("100ms")).aggregate(n=agg.count())
 sinks = [visits.to(to_files("out", "json")), totals.to(to_table("out.db", "changes"))]
 pipeline = Pipeline("killed", views={"totals": totals}, sinks=sinks)
 """
-FILES = 24
+FILES = 29
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from pathlib import Path
 from millrace.spark import workers
 from millrace.spark.crash import VARIABLE
 
-_DAEMON = workers.__name__.encode()
+_DAEMON = workers.__name__.rpartition(".")[2]
+"""The name by which the operating system knows the daemon and its workers."""
 PATIENCE = 180
 """How many seconds a process may take for anything; it never does, unless something is wrong."""
 
@@ -157,7 +158,7 @@ def descendants(pid: int) -> list[int]:
 def is_worker(pid: int) -> bool:
     """Whether a process was forked by a daemon of Spark's for Python workers."""
     try:
-        return all(_DAEMON in Path(f"/proc/{each}/cmdline").read_bytes() for each in (pid, _parent(pid)))
+        return all(Path(f"/proc/{each}/comm").read_text().strip() == _DAEMON for each in (pid, _parent(pid)))
     except OSError:
         return False
 

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from millrace.model.errors import MachineError
 from millrace.spark import workers
+from millrace.spark.forks import Forks
 from millrace.spark.home import lacks_archive, make_archive_later, spark_home
 from millrace.spark.java import java_home, java_in
 from millrace.spark.master import Reach, reach_of
@@ -40,8 +41,6 @@ def start(
     if "SPARK_HOME" not in os.environ and master.startswith(("local", "spark://")):
         _HOME[:] = [spark_home(java_in(os.environ))]
         os.environ["SPARK_HOME"] = str(_HOME[0])
-    # Workers must run this Python with its installed packages, not the first one on the PATH.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # PySpark logs every failed query there as JSON, in addition to the exception it raises.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     builder = (
@@ -57,9 +56,11 @@ def start(
     for key, value in {**_address(master), **conf}.items():
         builder = builder.config(key, value)
     with _printing_to(log), _own_interrupt():
+        _choose_python(master)
         try:
             started = builder.getOrCreate()
         except (PySparkException, Py4JError, OSError) as error:
+            _end_forks()
             limits = _limits()
             if SparkContext._gateway is not None and limits is None:  # Java runs, and says why Spark does not
                 raise
@@ -99,6 +100,25 @@ def _address(master: str) -> dict[str, str]:
     return {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
 
+def _choose_python(master: str) -> None:
+    """Let workers run this Python with its installed packages, not the first one on the PATH."""
+    if "PYSPARK_PYTHON" in os.environ or is_active():
+        return
+    if reach_of(master) is Reach.CLUSTER or sys.platform != "linux":
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        return
+    _FORKS.append(Forks())
+    os.environ["PYSPARK_PYTHON"] = str(_FORKS[0].program)
+
+
+def _end_forks() -> None:
+    while _FORKS:
+        _FORKS.pop().close()
+        del os.environ["PYSPARK_PYTHON"]
+
+
+_FORKS: list[Forks] = []
+"""The server that forks the Python processes of the session; empty if they are started one by one."""
 _HOME: list[Path] = []
 """The Spark home that this process has chosen; empty if the environment names one."""
 _FILES = 1024
@@ -182,6 +202,7 @@ def stop(spark: SparkSession) -> None:
             if _HOME and lacks_archive(_HOME[0]):
                 make_archive_later(_HOME[0])
     SparkContext._gateway = SparkContext._jvm = None
+    _end_forks()
     _PRINTED_TO.clear()
 
 

@@ -1,12 +1,13 @@
-"""The Python of the Spark session that tests share is the ordinary one, but for its start."""
+"""The Python of Spark's processes is the ordinary one, but for its start."""
 
 import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
-import quick_python
+from millrace.spark.forks import Forks
 
 PROGRAM = """
 import json, os, sys
@@ -26,25 +27,27 @@ def test_a_forked_process_sees_what_a_started_one_sees(tmp_path: Path) -> None:
 
     def ran(python: str | Path) -> tuple[dict[str, object], str]:
         done = subprocess.run(
-            [python, "-m", "program"], cwd=tmp_path / "here", env=environment, input="in", capture_output=True,
-            text=True, check=True, timeout=60,
+            [python, "-m", "program", "a b", "--c"], cwd=tmp_path / "here", env=environment, input="in",
+            capture_output=True, text=True, check=True, timeout=60,
         )  # fmt: skip
         found = json.loads(done.stdout)
         for name in ("LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "_"):  # of the shell, and of Python itself
             found["variables"].pop(name, None)
         return found, done.stderr
 
-    with quick_python.started(("program",)) as python:
-        forked = ran(python)
+    with closing(Forks(("program",))) as forks:
+        forked = ran(forks.program)
         assert forked == ran(sys.executable)
         assert forked[1] == "said\n"
-        assert subprocess.run([python, "-c", "print(1)"], capture_output=True, check=True).stdout == b"1\n"
+        assert subprocess.run([forks.program, "-c", "print(1)"], capture_output=True, check=True).stdout == b"1\n"
 
 
 def test_a_forked_process_ends_with_the_one_that_stands_for_it(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)")
-    with quick_python.started(("program",)) as python:
-        process = subprocess.Popen([python, "-m", "program"], cwd=tmp_path, stdout=subprocess.PIPE, env={**os.environ})
+    with closing(Forks(("program",))) as forks:
+        process = subprocess.Popen(
+            [forks.program, "-m", "program"], cwd=tmp_path, stdout=subprocess.PIPE, env={**os.environ}
+        )
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         assert pid != process.pid
@@ -52,3 +55,13 @@ def test_a_forked_process_ends_with_the_one_that_stands_for_it(tmp_path: Path) -
         assert process.stdout.read() == b""  # it had the other end
         process.wait(30)
         process.stdout.close()
+
+
+def test_without_the_server_the_process_is_an_ordinary_one(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import sys\nprint(sys.argv[1:])")
+    with closing(Forks(("program",))) as forks:
+        forks._server.kill()
+        forks._server.wait()
+        command = [str(forks.program), "-m", "program", "a"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+        assert done.stdout == "['a']\n"
