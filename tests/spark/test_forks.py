@@ -1,11 +1,15 @@
 """The Python of Spark's processes is the ordinary one, but for its start."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
 
 from millrace.spark.forks import Forks
 
@@ -65,3 +69,13 @@ def test_without_the_server_the_process_is_an_ordinary_one(tmp_path: Path) -> No
         command = [str(forks.program), "-m", "program", "a"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
         assert done.stdout == "['a']\n"
+
+
+@pytest.mark.spark
+def test_a_worker_collects_garbage_in_what_its_tasks_left_only(spark: SparkSession) -> None:
+    def counted(_: object) -> tuple[int, int]:
+        return gc.get_freeze_count(), len(gc.get_objects())
+
+    ((imported, looked_at),) = spark.sparkContext.parallelize([0], 1).map(counted).collect()
+    assert imported > 50_000
+    assert looked_at < imported / 5

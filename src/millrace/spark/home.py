@@ -2,7 +2,8 @@
 
 Java spends most of Spark's start on loading classes and on compiling methods that will not run often. So the home has a
 class archive, from which Java maps the classes into memory, and Java's second compiler waits for methods that run much
-more often than it would by itself. Decision 033 has the figures.
+more often than it would by itself. It also has Java code of ours, which is compiled when the archive is made, by a
+compiler that is a part of Spark. Decision 033 has the figures.
 """
 
 import fcntl
@@ -16,8 +17,10 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from zipfile import ZipFile
 
 import pyspark
+from pyspark.java_gateway import launch_gateway
 
 from millrace.spark.cache import cached_folder, caches
 from millrace.spark.java import java_in
@@ -29,6 +32,8 @@ _BASE = "java.jsa"
 """The archive of Java's own classes, on which the other one builds; not every Java comes with one."""
 _NO_ARCHIVE = "no-archive"
 """A file that says why a home has no archive: it could not be made, and is not tried again."""
+_FILES = Path(__file__).with_name("LocalFiles.java")
+_OUR_JAR = Path("jars", "millrace.jar")
 _ALONE = "import os, sys; os.getpid() == os.getpgrp() or os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
 """A program that runs another one in a session of its own."""
 _LATER = 10
@@ -69,7 +74,8 @@ def spark_home(java: Path) -> Path:
 def _name(java: Path) -> str:
     """The name changes with all that the scripts and the classes in the archive depend on."""
     real = java.resolve()
-    depends = (version("pyspark"), pyspark.__path__[0], _python(), real, real.stat().st_mtime_ns, _SCRIPT)
+    ours = _FILES.read_text(encoding="utf-8")
+    depends = (version("pyspark"), pyspark.__path__[0], _python(), real, real.stat().st_mtime_ns, _SCRIPT, ours)
     return f"spark-{hashlib.sha256(repr(depends).encode()).hexdigest()[:16]}"
 
 
@@ -82,9 +88,11 @@ def _make(folder: Path) -> None:
     parent process, because it waits for the end of its input.
     """
     installed = Path(pyspark.__path__[0])
-    (folder / "bin").mkdir()
-    for entry in [*installed.iterdir(), *(installed / "bin").iterdir()]:
-        if entry.name not in ("python", "bin", _SUBMIT):
+    inside = ("bin", "jars")
+    for name in inside:
+        (folder / name).mkdir()
+    for entry in [*installed.iterdir(), *(entry for name in inside for entry in (installed / name).iterdir())]:
+        if entry.name not in (*inside, "python", _SUBMIT):
             (folder / entry.relative_to(installed)).symlink_to(entry)
     submit = folder / "bin" / _SUBMIT
     submit.write_text(_SCRIPT % (shlex.quote(_python()), shlex.quote(str(installed / "bin" / _SUBMIT))))
@@ -94,6 +102,11 @@ def _make(folder: Path) -> None:
 def _python() -> str:
     """The name of this Python that is the same for all names that an environment has for it."""
     return os.path.realpath(sys.executable)
+
+
+def settings_of(home: str) -> dict[str, str]:
+    """The settings of Spark by which it uses the Java code of a home that has it."""
+    return {"spark.hadoop.fs.file.impl": "millrace.LocalFiles"} if Path(home, _OUR_JAR).exists() else {}
 
 
 def lacks_archive(home: Path) -> bool:
@@ -128,11 +141,25 @@ def make_archive(home: Path, java: Path) -> None:
             return
         with TemporaryDirectory(prefix="making-", dir=home.parent) as folder:
             try:
+                jar = Path(folder) / _OUR_JAR.name
+                _run([sys.executable, "-m", "millrace.spark.home", str(jar)], Path(folder), {"SPARK_HOME": str(home)})
+                jar.rename(home / _OUR_JAR)
                 _run([str(java), "-Xshare:dump", f"-XX:SharedArchiveFile={home / _BASE}"], Path(folder), {})
                 _classes_of_a_run(home, Path(folder)).rename(home / _ARCHIVE)
             except (OSError, subprocess.SubprocessError) as error:
                 (home / _NO_ARCHIVE).write_text(f"{error}\n{getattr(error, 'stderr', '')}\n")
     _remove_stale(home.parent)
+
+
+def _compile(jar: Path) -> None:
+    """Compile our Java code to a jar, with Janino, which is among the jars of Spark."""
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]
+    compiler = gateway.jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(_FILES.read_text(encoding="utf-8"))
+    with ZipFile(jar, "w") as written:
+        for name, code in compiler.getBytecodes().items():
+            written.writestr(f"{name.replace('.', '/')}.class", bytes(code))
+    gateway.shutdown()
 
 
 def _classes_of_a_run(home: Path, folder: Path) -> Path:
@@ -158,11 +185,14 @@ def _run(command: list[str], folder: Path, variables: dict[str, str]) -> None:
 def _remove_stale(parent: Path) -> None:
     """Remove the homes of environments that are gone: an archive is large."""
     for home in parent.glob("spark-*"):
-        if not (home / "jars").exists():
+        if not all(entry.exists() for entry in home.iterdir()):  # its links lead nowhere
             shutil.rmtree(home, ignore_errors=True)
 
 
 if __name__ == "__main__":
     os.nice(19)
-    _java = java_in(os.environ)
-    make_archive(spark_home(_java), _java)
+    if sys.argv[1:]:
+        _compile(Path(sys.argv[1]))
+    else:
+        _java = java_in(os.environ)
+        make_archive(spark_home(_java), _java)

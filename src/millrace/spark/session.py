@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from millrace.model.errors import MachineError
 from millrace.spark import workers
 from millrace.spark.forks import Forks
-from millrace.spark.home import lacks_archive, make_archive_later, spark_home
+from millrace.spark.home import lacks_archive, make_archive_later, settings_of, spark_home
 from millrace.spark.java import java_home, java_in
 from millrace.spark.master import Reach, reach_of
 from millrace.spark.trouble import machine_trouble
@@ -53,7 +53,8 @@ def start(
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
     )
-    for key, value in {**_address(master), **conf}.items():
+    ours = settings_of(os.environ["SPARK_HOME"]) if reach_of(master) is Reach.LOCAL else {}
+    for key, value in {**_address(master), **ours, **conf}.items():
         builder = builder.config(key, value)
     with _printing_to(log), _own_interrupt():
         _choose_python(master)
@@ -104,7 +105,7 @@ def _choose_python(master: str) -> None:
     """Let workers run this Python with its installed packages, not the first one on the PATH."""
     if "PYSPARK_PYTHON" in os.environ or is_active():
         return
-    if reach_of(master) is Reach.CLUSTER or sys.platform != "linux":
+    if reach_of(master) is not Reach.LOCAL or sys.platform != "linux":
         os.environ["PYSPARK_PYTHON"] = sys.executable
         return
     _FORKS.append(Forks())
