@@ -266,7 +266,7 @@ _STREAMING = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Both file managers create files by renaming; this one does not start a `chmod` for each.
+    # Both file managers create files by renaming; the other one does not use LocalFiles, but starts a `chmod` for each.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
