@@ -1,8 +1,8 @@
 """A server that has imported PySpark and Millrace and forks a process for each request; `forks` starts it.
 
-`serve NUMBER` serves the socket with this number until the end of the input; `start PATH MODULE ARGUMENT...` does what
-`python -m MODULE ARGUMENT...` does, by the server at a path. It runs without the packages of this environment, so that
-it starts at once.
+`serve NUMBER FOLDER` serves the socket with this number until the end of the input, and removes the folder. `start PATH
+MODULE ARGUMENT...` does what `python -m MODULE ARGUMENT...` does, by the server at a path; it runs without the packages
+of this environment, so that it starts at once.
 """
 
 import json
@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 _LONGEST = 1 << 18
 """The most bytes of a request."""
@@ -17,11 +18,13 @@ _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 """The signals that a process may inherit as ignored."""
 
 
-def serve(listening: socket.socket) -> None:
+def serve(listening: socket.socket, folder: str) -> None:
     """Fork a process for each request."""
     import select
+    import shutil
 
-    del sys.path[0]  # the folder of this file
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the folder of this file
     from millrace.spark.workers import prepare
 
     for number in _SIGNALS:  # it ends with the process that started it
@@ -31,56 +34,67 @@ def serve(listening: socket.socket) -> None:
     while sys.stdin not in select.select([listening, sys.stdin], [], [])[0]:
         asking, _ = listening.accept()
         request, files, _, _ = socket.recv_fds(asking, _LONGEST, 3)
-        if (pid := os.fork()) == 0:
-            listening.close()
-            _become(**json.loads(request), files=files)
-        asking.send(str(pid).encode())
-        asking.close()
+        with asking, suppress(OSError, ValueError):  # one that is not understood, or is gone, gets no answer
+            asked = json.loads(request)
+            if (pid := os.fork()) == 0:
+                listening.close()
+                _become(**asked, files=files, asking=asking)
+            asking.send(str(pid).encode())
         for file in files:
             os.close(file)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _become(
-    module: str, arguments: list[str], folder: str, environment: dict[str, str], ignored: list[int], files: list[int]
+    module: str,
+    arguments: list[str],
+    folder: str,
+    environment: dict[str, str],
+    ignored: list[int],
+    files: list[int],
+    asking: socket.socket,
 ) -> None:
     """Run a module as the process that was asked for: with its folder, variables, signals and standard files."""
     import runpy
+    import time
     import traceback
 
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number in _SIGNALS:
-        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-        signal.signal(number, signal.SIG_IGN if number in ignored else usual)
-    for standard, file in enumerate(files):
-        os.dup2(file, standard)
-        os.close(file)
-    with open("/proc/self/comm", "w") as name:  # what `ps` and `top` show
-        name.write(module.rpartition(".")[2])
-    os.chdir(folder)
-    sys.path[: len(_paths(os.environ))] = [folder, *_paths(environment)]
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.argv[1:] = arguments
     code: object = 0
     try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in _SIGNALS:
+            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, signal.SIG_IGN if number in ignored else usual)
+        for standard, file in enumerate(files):
+            os.dup2(file, standard)
+            os.close(file)
+        with suppress(OSError), open("/proc/self/comm", "w") as name:  # what `ps` and `top` show
+            name.write(module.rpartition(".")[2])
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        time.tzset()
+        paths = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+        sys.path[:] = dict.fromkeys([folder, *paths, *sys.path])
+        sys.argv[1:] = arguments
+        sys.modules.pop(module, None)  # it runs as a program
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         code = end.code
     except BaseException:
         traceback.print_exc()
         code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))  # to free all that was imported takes time
+    status = code if isinstance(code, int) else int(code is not None)
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    with suppress(OSError):
+        asking.send(str(status).encode())
+    os._exit(status)  # to free all that was imported takes time
 
 
-def _paths(environment: "os._Environ[str] | dict[str, str]") -> list[str]:
-    """The folders that PYTHONPATH puts before all others."""
-    return list(filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)))
-
-
-def start(path: str, module: str, arguments: list[str]) -> None:
-    """Ask the server for a process and stand in for it: pass on the signal that ends it, and end when it ends.
+def start(path: str, module: str, arguments: list[str]) -> int:
+    """Ask the server for a process and stand in for it: pass on the signal that ends it, and end as it ends.
 
     If there is no server, become the process itself.
     """
@@ -96,12 +110,12 @@ def start(path: str, module: str, arguments: list[str]) -> None:
         except (OSError, ValueError):
             os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
         signal.signal(signal.SIGTERM, lambda number, _: os.kill(pid, number))
-        asking.recv(1)  # nothing comes: the process holds the other end until it ends
+        return int(asking.recv(64) or 1)  # nothing comes if it was killed: it held the other end
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["serve", number]:
-            serve(socket.socket(fileno=int(number)))
+        case ["serve", number, folder]:
+            serve(socket.socket(fileno=int(number)), folder)
         case ["start", path, module, *arguments]:
-            start(path, module, arguments)
+            sys.exit(start(path, module, arguments))

@@ -185,7 +185,7 @@ def _run(command: list[str], folder: Path, variables: dict[str, str]) -> None:
 def _remove_stale(parent: Path) -> None:
     """Remove the homes of environments that are gone: an archive is large."""
     for home in parent.glob("spark-*"):
-        if not all(entry.exists() for entry in home.iterdir()):  # its links lead nowhere
+        if not (home / "__init__.py").exists():  # its links lead nowhere
             shutil.rmtree(home, ignore_errors=True)
 
 

@@ -53,11 +53,11 @@ def start(
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
     )
-    ours = settings_of(os.environ["SPARK_HOME"]) if reach_of(master) is Reach.LOCAL else {}
+    is_new = SparkContext._gateway is None and reach_of(master) is Reach.LOCAL
+    ours = settings_of(os.environ["SPARK_HOME"]) if is_new else {}
     for key, value in {**_address(master), **ours, **conf}.items():
         builder = builder.config(key, value)
-    with _printing_to(log), _own_interrupt():
-        _choose_python(master)
+    with _printing_to(log), _own_interrupt(), _python(master):
         try:
             started = builder.getOrCreate()
         except (PySparkException, Py4JError, OSError) as error:
@@ -101,21 +101,23 @@ def _address(master: str) -> dict[str, str]:
     return {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
 
-def _choose_python(master: str) -> None:
-    """Let workers run this Python with its installed packages, not the first one on the PATH."""
-    if "PYSPARK_PYTHON" in os.environ or is_active():
-        return
-    if reach_of(master) is not Reach.LOCAL or sys.platform != "linux":
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        return
-    _FORKS.append(Forks())
-    os.environ["PYSPARK_PYTHON"] = str(_FORKS[0].program)
+@contextmanager
+def _python(master: str) -> Iterator[None]:
+    """Let Spark that is started in the block run this Python with its packages, not the first one on the PATH."""
+    mine = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if mine == sys.executable and not is_active() and reach_of(master) is Reach.LOCAL and sys.platform == "linux":
+        with suppress(OSError):  # then Python is started as usual
+            _FORKS.append(Forks())
+            os.environ["PYSPARK_PYTHON"] = str(_FORKS[-1].program)
+    try:
+        yield
+    finally:
+        os.environ["PYSPARK_PYTHON"] = mine
 
 
 def _end_forks() -> None:
     while _FORKS:
         _FORKS.pop().close()
-        del os.environ["PYSPARK_PYTHON"]
 
 
 _FORKS: list[Forks] = []

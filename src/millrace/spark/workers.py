@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import os
 import sys
 from importlib import import_module
 
@@ -24,6 +25,8 @@ def prepare() -> None:
     """
     for name in _IMPORTED:
         import_module(name)
+    numpy = import_module("numpy")
+    os.register_at_fork(after_in_child=numpy.random.seed)  # otherwise all workers would draw the same numbers
     gc.freeze()
     atexit.register(gc.unfreeze)  # DuckDB complains of objects that are not freed at the end
 
