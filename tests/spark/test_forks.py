@@ -66,7 +66,7 @@ def test_a_forked_process_sees_what_a_started_one_sees(forks: Forks, tmp_path: P
 
 def test_a_forked_process_ends_with_the_one_that_stands_for_it(forks: Forks, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)")
-    command = [forks.program, "-m", "program"]
+    command = [str(forks.program), "-m", "program"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, env={**os.environ})
     assert process.stdout is not None
     pid = int(process.stdout.readline())
