@@ -180,12 +180,13 @@ def test_watch_prints_a_line_of_json_for_each_change(
 ) -> None:
     place = server.url if kind == "--server" else str(server.folder / "views.db")
     ends = server.store.version() + 1
-    committing = threading.Timer(0.5, lambda: plays.commit(("b", "NO", 9), "a"))
-    committing.start()
-    done = CliRunner().invoke(app, ["watch", SQL, kind, place, "--up-to", str(ends)])
-    committing.join()
-    assert done.exit_code == 0, done.output
-    first, second = map(json.loads, done.stdout.splitlines())
+    command = [sys.executable, "-m", "millrace", "watch", SQL, kind, place, "--up-to", str(ends)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        first = json.loads(watching.stdout.readline())  # it is printed at once, and so the query is watched
+        plays.commit(("b", "NO", 9), "a")
+        (second,) = map(json.loads, watching.stdout)
+        assert watching.wait(60) == 0
     assert [row["k"] for row in first["added"]] == ["a", "b"]
     assert (second["version"], second["changed"], second["removed"]) == (
         ends,
