@@ -1,7 +1,7 @@
 """A Python that starts at once, for the processes that Spark starts on this machine.
 
 For each stream, Spark starts a Python process that plans micro-batches, one that asks for its state, and daemons that
-fork the workers of tasks. Each imports PySpark and a part of Millrace, which was a third of the time until the first
+fork the workers of tasks. Each imports PySpark and a part of Millrace, which was a fifth of the time until the first
 answer. Here one process imports all of it while Java starts, and forks the others.
 """
 

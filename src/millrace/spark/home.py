@@ -32,8 +32,9 @@ _BASE = "java.jsa"
 """The archive of Java's own classes, on which the other one builds; not every Java comes with one."""
 _NO_ARCHIVE = "no-archive"
 """A file that says why a home has no archive: it could not be made, and is not tried again."""
-_FILES = Path(__file__).with_name("LocalFiles.java")
+_OUR_CODE = Path(__file__).with_name("LocalFiles.java")
 _OUR_JAR = Path("jars", "millrace.jar")
+"""Our code, compiled, in a home."""
 _ALONE = "import os, sys; os.getpid() == os.getpgrp() or os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
 """A program that runs another one in a session of its own."""
 _LATER = 10
@@ -74,7 +75,7 @@ def spark_home(java: Path) -> Path:
 def _name(java: Path) -> str:
     """The name changes with all that the scripts and the classes in the archive depend on."""
     real = java.resolve()
-    ours = _FILES.read_text(encoding="utf-8")
+    ours = _OUR_CODE.read_text(encoding="utf-8")
     depends = (version("pyspark"), pyspark.__path__[0], _python(), real, real.stat().st_mtime_ns, _SCRIPT, ours)
     return f"spark-{hashlib.sha256(repr(depends).encode()).hexdigest()[:16]}"
 
@@ -155,7 +156,7 @@ def _compile(jar: Path) -> None:
     """Compile our Java code to a jar, with Janino, which is among the jars of Spark."""
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
     compiler = gateway.jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.cook(_FILES.read_text(encoding="utf-8"))
+    compiler.cook(_OUR_CODE.read_text(encoding="utf-8"))
     with ZipFile(jar, "w") as written:
         for name, code in compiler.getBytecodes().items():
             written.writestr(f"{name.replace('.', '/')}.class", bytes(code))
